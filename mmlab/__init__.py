@@ -1,0 +1,55 @@
+"""mmlab: a laboratory for how multimodal inputs travel from a serving frontend to the GPU."""
+
+from __future__ import annotations
+
+from mmlab.errors import (
+    BackpressureTimeout,
+    BatchError,
+    EncodeError,
+    EngineError,
+    MMLabError,
+    TransportError,
+    UsageError,
+    WireError,
+)
+from mmlab.fields import (
+    BatchedField,
+    FieldConfig,
+    FieldElem,
+    FlatField,
+    KwargsItem,
+    KwargsItems,
+    SharedField,
+    batched,
+    flat,
+    shared,
+)
+from mmlab.reducers import Batch, group
+from mmlab.wire import Decoder, Encoder
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BackpressureTimeout",
+    "Batch",
+    "BatchError",
+    "BatchedField",
+    "Decoder",
+    "EncodeError",
+    "Encoder",
+    "EngineError",
+    "FieldConfig",
+    "FieldElem",
+    "FlatField",
+    "KwargsItem",
+    "KwargsItems",
+    "MMLabError",
+    "SharedField",
+    "TransportError",
+    "UsageError",
+    "WireError",
+    "batched",
+    "flat",
+    "group",
+    "shared",
+]
