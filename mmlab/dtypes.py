@@ -1,0 +1,94 @@
+"""The closed table of dtypes that may be on the wire.
+
+A received dtype is an index into this table and nothing else: no name is ever looked up with
+`getattr`. Codes are append-only, because golden messages of format version 1 must decode for ever.
+Which names exist depends on the installed torch; a code whose dtype is missing here is refused by
+name when it arrives.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import torch
+
+_NAMES: Final[tuple[tuple[int, str], ...]] = (
+    (1, "bool"),
+    (2, "uint8"),
+    (3, "int8"),
+    (4, "uint16"),
+    (5, "int16"),
+    (6, "uint32"),
+    (7, "int32"),
+    (8, "uint64"),
+    (9, "int64"),
+    (10, "float16"),
+    (11, "bfloat16"),
+    (12, "float32"),
+    (13, "float64"),
+    (14, "complex32"),
+    (15, "complex64"),
+    (16, "complex128"),
+    (17, "float8_e4m3fn"),
+    (18, "float8_e5m2"),
+    (19, "float8_e4m3fnuz"),
+    (20, "float8_e5m2fnuz"),
+    (21, "float8_e8m0fnu"),
+    (22, "float4_e2m1fn_x2"),
+    (23, "uint1"),
+    (24, "uint2"),
+    (25, "uint3"),
+    (26, "uint4"),
+    (27, "uint5"),
+    (28, "uint6"),
+    (29, "uint7"),
+    (30, "int1"),
+    (31, "int2"),
+    (32, "int3"),
+    (33, "int4"),
+    (34, "int5"),
+    (35, "int6"),
+    (36, "int7"),
+    (37, "bcomplex32"),
+)
+
+_NUMPY_NAMES: Final = frozenset(
+    (
+        *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+)
+
+NUMPY_LITTLE: Final = 64  # added to a torch code: the ndarray of that dtype, little-endian
+NUMPY_BIG: Final = 128  # the same, big-endian
+
+NAME_OF: Final[dict[int, str]] = dict(_NAMES)
+TORCH_OF: Final[dict[int, torch.dtype]] = {
+    code: getattr(torch, name) for code, name in _NAMES if hasattr(torch, name)
+}
+CODE_OF_TORCH: Final[dict[torch.dtype, int]] = {dtype: code for code, dtype in TORCH_OF.items()}
+NUMPY_OF: Final[dict[int, np.dtype[np.generic]]] = {
+    **{
+        code + NUMPY_LITTLE: np.dtype(n).newbyteorder("<")
+        for code, n in _NAMES
+        if n in _NUMPY_NAMES
+    },
+    **{code + NUMPY_BIG: np.dtype(n).newbyteorder(">") for code, n in _NAMES if n in _NUMPY_NAMES},
+}
+CODE_OF_NUMPY: Final[dict[np.dtype[np.generic], int]] = {
+    # one-byte dtypes have no byte order: both codes decode to the same dtype, the lower is written
+    dtype: code
+    for code, dtype in sorted(NUMPY_OF.items(), reverse=True)
+}
+ITEMSIZE: Final[dict[int, int]] = {
+    **{code: dtype.itemsize for code, dtype in TORCH_OF.items()},
+    **{code: dtype.itemsize for code, dtype in NUMPY_OF.items()},
+}
+
+
+def describe(code: int) -> str:
+    """`float32`, `numpy <i8`, or `unknown dtype code 99`: for error messages."""
+    if code in NUMPY_OF:
+        return f"numpy {NUMPY_OF[code].str}"
+    return NAME_OF.get(code, f"unknown dtype code {code}")

@@ -1,0 +1,136 @@
+"""How the elems of one key combine into a batch, and how a batch splits into elems.
+
+The names are those of vLLM's multimodal fields. A field says nothing about a single item's size:
+sizes belong to the column (`fields.column`), which holds them once for all its items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_index
+
+import msgspec
+import numpy as np
+import torch
+
+from mmlab.errors import BatchError
+
+
+class BatchedField(msgspec.Struct, frozen=True, tag=1, array_like=True):
+    """Items lie along a new first dimension: elem `i` is `batch[i]`; a batch is their stack.
+
+    `pad`: None gives a list where shapes differ; a number gives one tensor padded with it.
+    """
+
+    keep_on_cpu: bool = False
+    pad: float | int | bool | None = None
+
+
+class FlatField(msgspec.Struct, frozen=True, tag=2, array_like=True):
+    """Items are slices along `dim`: a batch is their concatenation.
+
+    Other dimensions may differ between items: the batch is then zero-padded in them.
+    """
+
+    dim: int = 0
+    keep_on_cpu: bool = False
+
+
+class SharedField(msgspec.Struct, frozen=True, tag=3, array_like=True):
+    """One value that all `batch_size` items of the batch have in common."""
+
+    batch_size: int = 1
+    keep_on_cpu: bool = False
+
+
+Field = BatchedField | FlatField | SharedField
+
+
+class FieldConfig(msgspec.Struct, frozen=True):
+    """What `batched`, `flat` and `shared` return: a modality, a field, and flat items' sizes."""
+
+    modality: str
+    field: Field
+    sizes: tuple[int, ...] | None = None
+
+
+def _check_modality(modality: object) -> str:
+    if not isinstance(modality, str) or not modality:
+        raise BatchError(f"modality: got {modality!r}, wanted a name such as 'image'")
+    return modality
+
+
+def to_int(value: object, where: str) -> int:
+    """An int from an int, numpy integer, 0-d / one-element tensor or array, or `[int]`."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        if (
+            value.ndim <= 1
+            and (value.numel() if isinstance(value, torch.Tensor) else value.size) == 1
+        ):
+            value = value.item()
+    elif isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    if not isinstance(value, bool):
+        try:
+            return as_index(value)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise BatchError(f"{where}: got {type(value).__name__} {value!r}, wanted an integer")
+
+
+def batched(
+    modality: str, keep_on_cpu: bool = False, *, pad: float | int | bool | None = None
+) -> FieldConfig:
+    """A key whose first dimension counts the items of `modality`; see `BatchedField`."""
+    return FieldConfig(_check_modality(modality), BatchedField(keep_on_cpu, pad))
+
+
+def flat(
+    modality: str,
+    sizes: Sequence[int] | torch.Tensor | np.ndarray | None = None,
+    dim: int = 0,
+    keep_on_cpu: bool = False,
+    *,
+    slices: Sequence[slice] | None = None,
+) -> FieldConfig:
+    """A key whose items are slices of `sizes[i]` (or `slices[i]`) along `dim`; see `FlatField`.
+
+    `sizes`: one integer per item, zero allowed. `slices` follow each other from 0 without gaps.
+    """
+    modality = _check_modality(modality)
+    if (sizes is None) == (slices is None):
+        raise BatchError(f"{modality}: flat() takes either sizes or slices, exactly one of them")
+    if sizes is not None and len(sizes) and isinstance(sizes[0], slice):
+        raise BatchError(f"{modality}: flat() got slices as sizes; pass them as slices=")
+    out: list[int] = []
+    if sizes is not None:
+        for i, size in enumerate(sizes):
+            n = to_int(size, f"{modality}[{i}]: flat size")
+            if n < 0:
+                raise BatchError(f"{modality}[{i}]: flat size is {n}, wanted 0 or more")
+            out.append(n)
+    else:
+        end = 0
+        for i, part in enumerate(slices or ()):
+            where = f"{modality}[{i}]: flat slice"
+            if not isinstance(part, slice):
+                raise BatchError(f"{where}: got {part!r}, wanted a slice")
+            start = end if part.start is None else to_int(part.start, where)
+            stop = to_int(part.stop, where)
+            if start != end or stop < start or part.step not in (None, 1):
+                raise BatchError(
+                    f"{where} is {part}: wanted to start at {end} (slices follow each other)"
+                )
+            out.append(stop - start)
+            end = stop
+    return FieldConfig(
+        modality, FlatField(to_int(dim, f"{modality}: dim"), keep_on_cpu), tuple(out)
+    )
+
+
+def shared(modality: str, batch_size: int, keep_on_cpu: bool = False) -> FieldConfig:
+    """A key with one value for all `batch_size` items of `modality`; see `SharedField`."""
+    n = to_int(batch_size, f"{_check_modality(modality)}: batch_size")
+    if n < 0:
+        raise BatchError(f"{modality}: batch_size is {n}, wanted 0 or more")
+    return FieldConfig(modality, SharedField(n, keep_on_cpu))
