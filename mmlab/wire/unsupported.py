@@ -1,0 +1,54 @@
+"""A value that cannot be carried: noticed deep inside an encode, reported with its path."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+MAX_DEPTH = 64  # nesting of values inside kwargs items
+
+
+class Unsupported(Exception):
+    """`value` cannot be carried; `path` is known below the object that was being encoded."""
+
+    def __init__(self, value: object, reason: str, path: str = "") -> None:
+        super().__init__(reason)
+        self.value = value
+        self.reason = reason
+        self.path = path
+        self.item: int | None = None  # index of the item in its block, where it is known
+        self.owner: object = None  # the part of the message at which `path` begins
+
+
+def locate(root: object, wanted: object) -> str:
+    """`.mm` or `['a'][3]`: where `wanted` stands in `root`, by identity; '' where it does not."""
+    seen: set[int] = set()
+    stack: list[tuple[str, object]] = [("", root)]
+    while stack:
+        path, value = stack.pop()
+        if value is wanted:
+            return path
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        stack.extend((path + step, child) for step, child in _children(value))
+    return ""
+
+
+def _children(value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield f".{name}", getattr(value, name)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield f".{field.name}", getattr(value, field.name, None)
+    elif isinstance(value, Mapping):
+        if type(value) is dict:
+            for key, child in value.items():
+                yield f"[{key!r}] (key)", key
+                yield f"[{key!r}]", child
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for i, child in enumerate(value):
+            yield f"[{i}]", child
