@@ -8,6 +8,7 @@ name when it arrives.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -51,6 +52,11 @@ _NAMES: Final[tuple[tuple[int, str], ...]] = (
     (35, "int6"),
     (36, "int7"),
     (37, "bcomplex32"),
+    (38, "bits1x8"),
+    (39, "bits2x4"),
+    (40, "bits4x2"),
+    (41, "bits8"),
+    (42, "bits16"),
 )
 
 _NUMPY_NAMES: Final = frozenset(
@@ -85,6 +91,19 @@ ITEMSIZE: Final[dict[int, int]] = {
     **{code: dtype.itemsize for code, dtype in TORCH_OF.items()},
     **{code: dtype.itemsize for code, dtype in NUMPY_OF.items()},
 }
+
+_BITS_OF: Final[dict[torch.dtype, torch.dtype]] = {
+    # dtypes that torch can hold but not copy, fill or pad: handled as integers of the same size
+    dtype: {1: torch.uint8, 2: torch.int16, 4: torch.int32}[dtype.itemsize]
+    for name, dtype in ((NAME_OF[code], dtype) for code, dtype in TORCH_OF.items())
+    if re.fullmatch(r"u?int[1-7]|bits\w+|float4\w+|bcomplex32", name)
+}
+
+
+def copyable(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor`, or the same memory as integers where torch has no kernels for its dtype."""
+    bits = _BITS_OF.get(tensor.dtype)
+    return tensor if bits is None else tensor.view(bits)
 
 
 def describe(code: int) -> str:

@@ -19,6 +19,8 @@ def blocks_from_processor(
 ) -> dict[str, Block]:
     """One block per modality, columns in the order of `outputs` (`KwargsItems.from_processor`)."""
     for key in outputs:
+        if not isinstance(key, str):
+            raise BatchError(f"outputs[{key!r}]: got a {type(key).__name__}, wanted a name")
         if key not in config:
             raise BatchError(
                 f"outputs[{key!r}] has no field: add it to config, "
@@ -73,7 +75,8 @@ def _column(where: str, value: Value, entry: FieldConfig) -> Column:
     if isinstance(field, BatchedField):
         if isinstance(value, (list, tuple)):
             return Column(field, len(value), parts=value)
-        return Column(field, value.shape[0], value)
+        size = value.size(0) if isinstance(value, torch.Tensor) else value.shape[0]
+        return Column(field, size, value)
     return _flat_column(where, value, field, entry.sizes or ())
 
 
@@ -84,6 +87,8 @@ def _flat_column(
     sizes: tuple[int, ...],
 ) -> Column:
     if isinstance(value, (torch.Tensor, np.ndarray)):
+        if isinstance(value, torch.Tensor) and value.is_nested:
+            raise BatchError(f"{where}: got a nested tensor, wanted a list of its parts (unbind())")
         if not -value.ndim <= field.dim < value.ndim:
             raise BatchError(f"{where}: dim {field.dim} of a {value.ndim}-d value")
         extent = value.shape[field.dim]

@@ -24,7 +24,23 @@ class Signature(NamedTuple):
     """What columns must agree in before their items can share a batch."""
 
     field: Field
-    dtype: object  # torch.dtype, np.dtype, or the Python type of the first part
+    dtype: object  # what `kind_of` says of the whole, or of one part
+
+
+class Parts(Sequence[Value]):
+    """Parts that need not be made to know of what kind they are."""
+
+    __slots__ = ()
+
+    def kinds(self) -> list[object]:
+        """What `kind_of` says of every part."""
+        raise NotImplementedError
+
+
+def kind_of(value: Value) -> object:
+    """The dtype of a tensor, array or numpy scalar; else the Python type."""
+    dtype = getattr(value, "dtype", None)
+    return type(value) if dtype is None else dtype
 
 
 class Column:
@@ -104,33 +120,47 @@ class Column:
             offsets = [o - offsets[start] for o in offsets[start : stop + 1]]
         return Column(self.field, size, self.span(start, stop), offsets=offsets)
 
-    def signature(self) -> Signature:
-        """Field without its batch size, and dtype (of the first elem where there are parts)."""
+    def kinds(self) -> list[object]:
+        """What the elems are made of, one entry if all are of a kind, else one for each."""
+        if self.parts is None:
+            return [kind_of(self.whole)]
+        parts = self.parts
+        kinds = parts.kinds() if isinstance(parts, Parts) else [kind_of(part) for part in parts]
+        return kinds if any(kind != kinds[0] for kind in kinds) else kinds[:1]
+
+    def signatures(self) -> list[Signature]:
+        """Field without its batch size, and kind of elem: one entry, or one for each elem."""
         field = self.field
         if isinstance(field, SharedField):
             field = SharedField(0, field.keep_on_cpu)
-        value = self.whole
-        if self.parts is not None:
-            value = self.parts[0] if len(self.parts) else None
-        dtype = getattr(value, "dtype", None)
-        return Signature(field, type(value) if dtype is None else dtype)
+        return [Signature(field, kind) for kind in self.kinds()]
 
 
 class Block:
     """A run of `size` items with the same keys; `columns` in the order of the processor's keys."""
 
-    __slots__ = ("_signature", "columns", "size")
+    __slots__ = ("_signatures", "columns", "size")
 
     def __init__(self, size: int, columns: Mapping[str, Column]) -> None:
         self.size = size
         self.columns = dict(columns)
-        self._signature: dict[str, Signature] | None = None
+        self._signatures: list[dict[str, Signature]] | None = None
 
     @property
-    def signature(self) -> dict[str, Signature]:
-        if self._signature is None:
-            self._signature = {key: column.signature() for key, column in self.columns.items()}
-        return self._signature
+    def signatures(self) -> list[dict[str, Signature]]:
+        """Key -> signature: one mapping if all items agree, else one for each item."""
+        if self._signatures is None:
+            found = {key: column.signatures() for key, column in self.columns.items()}
+            rows = max((len(signatures) for signatures in found.values()), default=1)
+            self._signatures = [
+                {key: s[i if len(s) > 1 else 0] for key, s in found.items()} for i in range(rows)
+            ]
+        return self._signatures
+
+    def signature(self, i: int) -> dict[str, Signature]:
+        """Key -> signature of item `i`."""
+        signatures = self.signatures
+        return signatures[i if len(signatures) > 1 else 0]
 
     def slice(self, start: int, stop: int) -> Block:
         """Items `start` to `stop` as a block of their own, views throughout."""

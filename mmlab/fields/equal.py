@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from struct import pack
+
 import numpy as np
 import torch
+
+from mmlab.dtypes import copyable
 
 
 def same_value(a: object, b: object) -> bool:
@@ -15,16 +19,31 @@ def same_value(a: object, b: object) -> bool:
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         if a.dtype != b.dtype or a.shape != b.shape:
             return False
-        if a.data_ptr() == b.data_ptr() and a.stride() == b.stride():
-            return True
-        a, b = a.detach().contiguous(), b.detach().contiguous()
-        return torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+        if not (_readable(a) and _readable(b)):
+            return False
+        return _place(a) == _place(b) or torch.equal(_bytes(a), _bytes(b))
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(same_value, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same_value(v, b[k]) for k, v in a.items())
+    if isinstance(a, np.generic) and isinstance(b, np.generic):
+        return a.dtype == b.dtype and a.tobytes() == b.tobytes()
     if isinstance(a, float) and isinstance(b, float):
-        return a.hex() == b.hex()
+        return pack("<d", a) == pack("<d", b)
     return bool(a == b)
+
+
+def _readable(tensor: torch.Tensor) -> bool:
+    """Whether the tensor's bytes are its value: what the wire carries, in short."""
+    return tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_quantized
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tensor.stride(), tensor.is_conj(), tensor.is_neg()
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    plain = copyable(tensor.detach().resolve_conj().resolve_neg())
+    return plain.contiguous().reshape(-1).view(torch.uint8)

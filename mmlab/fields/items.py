@@ -13,9 +13,12 @@ import numpy as np
 import torch
 
 from mmlab.errors import BatchError
-from mmlab.fields.column import Block, Column, Run, Value, runs_of
+from mmlab.fields.column import Block, Column, Parts, Value
 from mmlab.fields.equal import same_value
+from mmlab.fields.join import join
 from mmlab.fields.kinds import BatchedField, Field, FieldConfig, FlatField, SharedField
+
+_FIELDS = (BatchedField, FlatField, SharedField)  # and no subclass: its own fields would be lost
 
 MAX_ITEMS = 1 << 16  # items of one modality in a request; a message may not claim more
 
@@ -47,9 +50,7 @@ class KwargsItem(Mapping[str, FieldElem]):
         for key, elem in elems.items():
             if not isinstance(key, str):
                 raise BatchError(f"item key: got {key!r}, wanted a string")
-            if type(elem) is not FieldElem or not isinstance(
-                elem.field, (BatchedField, FlatField, SharedField)
-            ):
+            if type(elem) is not FieldElem or type(elem.field) not in _FIELDS:
                 raise BatchError(f"item[{key!r}]: got {elem!r}, wanted a FieldElem with a field")
             if isinstance(elem.field, SharedField):
                 columns[key] = Column(elem.field, 1, elem.data)
@@ -104,10 +105,11 @@ Entry = KwargsItem | None  # None: the other side has this item in its cache
 class ItemList(Sequence[Entry]):
     """The items of one modality: made when asked for, `None` where an item is cached elsewhere."""
 
-    __slots__ = ("_size", "blocks")
+    __slots__ = ("_size", "blocks", "foreign")
 
-    def __init__(self, blocks: Sequence[Block | int]) -> None:
+    def __init__(self, blocks: Sequence[Block | int], foreign: str | None = None) -> None:
         self.blocks = tuple(blocks)  # an int stands for that many None entries
+        self.foreign = foreign  # why these items cannot be sent: one was of a subclass
         self._size = sum(b if isinstance(b, int) else b.size for b in self.blocks)
 
     def __len__(self) -> int:
@@ -150,30 +152,32 @@ class ItemList(Sequence[Entry]):
 class KwargsItems(Mapping[str, ItemList]):
     """All items of a request: modality -> items."""
 
-    __slots__ = ("_lists", "foreign")
+    __slots__ = ("_lists",)
 
     def __init__(self, items: Mapping[str, Sequence[Entry]]) -> None:
         self._lists: dict[str, ItemList] = {}
-        self.foreign: str | None = None  # why these items cannot be sent: one is of a subclass
         for modality, entries in items.items():
             if not isinstance(modality, str) or not modality:
                 raise BatchError(f"modality: got {modality!r}, wanted a name such as 'image'")
             if isinstance(entries, ItemList):
                 self._lists[modality] = entries
                 continue
+            foreign = None
             for i, entry in enumerate(entries):
                 if entry is not None and not isinstance(entry, KwargsItem):
                     raise BatchError(
                         f"{modality}[{i}]: got {type(entry).__name__}, wanted a KwargsItem or None"
                     )
                 if entry is not None and type(entry) is not KwargsItem:
-                    self.foreign = (
+                    foreign = (
                         f"{modality}[{i}] is a {type(entry).__name__}, a subclass of KwargsItem: "
                         "its own fields would be lost"
                     )
             if len(entries) > MAX_ITEMS:
                 raise BatchError(f"{modality}: {len(entries)} items, at most {MAX_ITEMS}")
-            self._lists[modality] = ItemList(_join(entries))
+            self._lists[modality] = ItemList(
+                join(None if entry is None else entry.place for entry in entries), foreign
+            )
 
     @classmethod
     def from_processor(
@@ -192,8 +196,12 @@ class KwargsItems(Mapping[str, ItemList]):
         """From item lists that exist already (a processor's or a message's)."""
         new = cls.__new__(cls)
         new._lists = dict(lists)
-        new.foreign = None
         return new
+
+    @property
+    def foreign(self) -> str | None:
+        """Why these items cannot be sent, if one of them was of a subclass of KwargsItem."""
+        return next((e.foreign for e in self._lists.values() if e.foreign is not None), None)
 
     def __getitem__(self, modality: str) -> ItemList:
         return self._lists[modality]
@@ -240,59 +248,6 @@ def _count(value: object, seen: dict[tuple[int, int], int]) -> None:
         seen[value.data_ptr(), value.nbytes] = value.nbytes
     elif isinstance(value, np.ndarray):
         seen[value.__array_interface__["data"][0], value.nbytes] = value.nbytes
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, (list, tuple, Parts)):
         for part in value:
             _count(part, seen)
-
-
-def _join(entries: Sequence[Entry]) -> list[Block | int]:
-    """Entries -> blocks: neighbours of a block stay whole, equal keys and dtypes share one."""
-    out: list[Block | int] = []
-    same: list[tuple[Block, int]] = []
-
-    def flush() -> None:
-        if same:
-            out.append(merge_runs(list(runs_of(same))))
-            same.clear()
-
-    for entry in entries:
-        if entry is None:
-            flush()
-            if out and isinstance(out[-1], int):
-                out[-1] += 1
-            else:
-                out.append(1)
-            continue
-        block, index = entry.place
-        if same and block is not same[-1][0] and not compatible(same[-1][0], block):
-            flush()
-        same.append((block, index))
-    flush()
-    return out
-
-
-def compatible(a: Block, b: Block) -> bool:
-    """True if items of the two blocks can share a batch: keys, fields, dtypes, shared values."""
-    if a is b:
-        return True
-    return a.signature == b.signature and all(
-        same_value(column.whole, b.columns[key].whole)
-        for key, column in a.columns.items()
-        if isinstance(column.field, SharedField)
-    )
-
-
-def merge_runs(runs: Sequence[Run]) -> Block:
-    """One block of compatible runs: a slice of one run, or parts; no payload moves."""
-    if len(runs) == 1:
-        return runs[0].block.slice(runs[0].start, runs[0].stop)
-    size = sum(run.stop - run.start for run in runs)
-    columns: dict[str, Column] = {}
-    for key, first in runs[0].block.columns.items():
-        if isinstance(first.field, SharedField):
-            field = SharedField(size, first.field.keep_on_cpu)
-            columns[key] = Column(field, size, first.whole)
-        else:
-            parts = [e for r in runs for e in r.block.columns[key].elems(r.start, r.stop)]
-            columns[key] = Column(first.field, size, parts=parts)
-    return Block(size, columns)

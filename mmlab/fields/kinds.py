@@ -82,6 +82,8 @@ def batched(
     modality: str, keep_on_cpu: bool = False, *, pad: float | int | bool | None = None
 ) -> FieldConfig:
     """A key whose first dimension counts the items of `modality`; see `BatchedField`."""
+    if pad is not None and not isinstance(pad, (bool, int, float)):
+        raise BatchError(f"{modality}: pad is {pad!r}, wanted a number, or None for no padding")
     return FieldConfig(_check_modality(modality), BatchedField(keep_on_cpu, pad))
 
 
@@ -100,6 +102,9 @@ def flat(
     modality = _check_modality(modality)
     if (sizes is None) == (slices is None):
         raise BatchError(f"{modality}: flat() takes either sizes or slices, exactly one of them")
+    given = sizes if slices is None else slices
+    if not isinstance(given, (Sequence, torch.Tensor, np.ndarray)) or not getattr(given, "ndim", 1):
+        raise BatchError(f"{modality}: flat() got {given!r}, wanted a sequence, one for each item")
     if sizes is not None and len(sizes) and isinstance(sizes[0], slice):
         raise BatchError(f"{modality}: flat() got slices as sizes; pass them as slices=")
     out: list[int] = []

@@ -12,7 +12,8 @@ import torch
 
 from mmlab.errors import BatchError
 from mmlab.fields.column import Block, Run, runs_of
-from mmlab.fields.items import Entry, KwargsItem, KwargsItems, compatible
+from mmlab.fields.items import Entry, KwargsItem, KwargsItems
+from mmlab.fields.join import compatible
 from mmlab.fields.kinds import Field
 from mmlab.reducers.reduce import REDUCERS, Span
 from mmlab.reducers.reduction import Plan, Reduction
@@ -78,14 +79,11 @@ def group(pairs: Iterable[tuple[str, Entry]]) -> Iterator[Batch]:
             continue
         if not isinstance(item, KwargsItem):
             raise BatchError(f"pairs[{at}]: got {type(item).__name__}, wanted a KwargsItem or None")
-        place = item.place
-        if places:
-            last = places[-1][0]
-            if kind != modality or (place[0] is not last and not compatible(last, place[0])):
-                yield Batch(modality, list(runs_of(places)), indices)
-                places, indices = [], []
+        if places and (kind != modality or not compatible(places[-1], item.place)):
+            yield Batch(modality, list(runs_of(places)), indices)
+            places, indices = [], []
         modality = kind
-        places.append(place)
+        places.append(item.place)
         indices.append(at)
     if places:
         yield Batch(modality, list(runs_of(places)), indices)
@@ -99,7 +97,7 @@ def reduce_items(items: KwargsItems) -> dict[str, object]:
         if not blocks:
             continue
         for i, block in enumerate(blocks[1:], 1):
-            if not compatible(blocks[0], block):
+            if not compatible((blocks[0], 0), (block, 0)):
                 raise BatchError(f"{modality}: {_difference(blocks[0], block, i)}")
         batch = Batch(
             modality,
@@ -114,8 +112,8 @@ def reduce_items(items: KwargsItems) -> dict[str, object]:
 
 
 def _difference(a: Block, b: Block, run: int) -> str:
-    for key in {**a.signature, **b.signature}:
-        mine, other = a.signature.get(key), b.signature.get(key)
+    for key in {**a.signature(0), **b.signature(0)}:
+        mine, other = a.signature(0).get(key), b.signature(0).get(key)
         if mine is None or other is None:
             return f"key {key!r} is on some items only; use mmlab.group() for several batches"
         if mine != other:

@@ -10,7 +10,7 @@ import torch
 def stacked_view(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """(n, *shape) over `n` equal, dense, neighbouring views of one storage, else None."""
     first = tensors[0]
-    if not first.is_contiguous() or first.layout is not torch.strided:
+    if first.layout is not torch.strided or not first.is_contiguous() or not _plain(first):
         return None
     dtype, shape, step = first.dtype, first.shape, first.numel()
     at = first.storage_offset()
@@ -25,7 +25,7 @@ def stacked_view(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
             or t.shape != shape
             or not t.is_contiguous()
             or t.data_ptr() != base + at * itemsize
-            or t.requires_grad
+            or not _plain(t)
         ):
             return None
         at += step
@@ -42,6 +42,8 @@ def joined_view(tensors: Sequence[torch.Tensor], dim: int) -> torch.Tensor | Non
     if first.layout is not torch.strided:
         return None
     ndim = first.ndim
+    if not -ndim <= dim < ndim:
+        return None
     dim %= ndim
     dtype, stride = first.dtype, first.stride()
     rest = first.shape[:dim] + first.shape[dim + 1 :]
@@ -55,7 +57,7 @@ def joined_view(tensors: Sequence[torch.Tensor], dim: int) -> torch.Tensor | Non
             t.dtype != dtype
             or t.ndim != ndim
             or shape[:dim] + shape[dim + 1 :] != rest
-            or t.requires_grad
+            or not _plain(t)
         ):
             return None
         extent = shape[dim]
@@ -75,6 +77,11 @@ def joined_view(tensors: Sequence[torch.Tensor], dim: int) -> torch.Tensor | Non
     if total == 0:
         return None
     return _strided(first, (*rest[:dim], total, *rest[dim:]), stride)
+
+
+def _plain(t: torch.Tensor) -> bool:
+    """Whether the memory holds the value: no conjugate or negative that is yet to be applied."""
+    return not (t.requires_grad or t.is_neg() or t.is_conj())
 
 
 def _strided(

@@ -8,11 +8,14 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 import torch
 
+from mmlab.dtypes import copyable
 from mmlab.errors import BatchError
 from mmlab.fields.column import Column
 from mmlab.fields.equal import same_value
 from mmlab.fields.kinds import BatchedField, FlatField, SharedField
+from mmlab.reducers.arrays import join_arrays, stack_arrays
 from mmlab.reducers.memory import joined_view, stacked_view
+from mmlab.reducers.pad import Place, check_pad, common_shape, write_padded
 from mmlab.reducers.reduction import Reduction, of_tensor, to_write
 
 
@@ -32,23 +35,16 @@ def reduce_batched(key: str, spans: Sequence[Span]) -> Reduction:
         wholes = [column.span(a, b) for column, a, b in spans]
         if len(wholes) == 1:
             return _ready(key, wholes[0], field.keep_on_cpu)
-        if _tensors(wholes) and _one_dtype(key, wholes):
+        if _tensors(wholes):
+            _check(key, wholes)
             if all(w.shape[1:] == wholes[0].shape[1:] for w in wholes):
                 return _concatenation(key, wholes, 0, field.keep_on_cpu)
-        elif _arrays(wholes) and all(
-            w.shape[1:] == wholes[0].shape[1:] and w.dtype == wholes[0].dtype for w in wholes
-        ):
-            return Reduction(None, np.concatenate(wholes))
     elems = [elem for column, a, b in spans for elem in column.elems(a, b)]
-    if not elems:
-        return Reduction(None, [])
-    if _arrays(elems):
-        if all(e.shape == elems[0].shape and e.dtype == elems[0].dtype for e in elems):
-            return Reduction(None, np.stack(elems))
+    if elems and _arrays(elems):
+        return Reduction(None, stack_arrays(key, elems, field.pad))
+    if not elems or not _tensors(elems):
         return Reduction(None, elems)
-    if not _tensors(elems):
-        return Reduction(None, elems)
-    _one_dtype(key, elems)
+    _check(key, elems)
     return _stack(key, elems, field)
 
 
@@ -66,23 +62,23 @@ def _stack(key: str, elems: list[torch.Tensor], field: BatchedField) -> Reductio
         )
     if field.pad is None:
         return Reduction(None, elems)
-    if any(e.ndim != first.ndim for e in elems):
-        shapes = ", ".join(str(tuple(e.shape)) for e in elems)
-        raise BatchError(f"{key}: cannot pad elems of different dimensions to one shape: {shapes}")
-    shape = (len(elems), *(max(extents) for extents in zip(*(e.shape for e in elems), strict=True)))
     pad = field.pad
-
-    def write(out: torch.Tensor) -> None:
-        out.fill_(pad)
-        for i, e in enumerate(elems):
-            place: list[int | slice] = [i, *(slice(0, extent) for extent in e.shape)]
-            out[tuple(place)].copy_(e.detach())
-
-    return to_write(key, shape, first.dtype, field.keep_on_cpu, write)
+    check_pad(key, pad, first.dtype)
+    shape = (len(elems), *common_shape(key, elems))
+    places: list[Place] = [
+        (i, *(slice(0, extent) for extent in e.shape)) for i, e in enumerate(elems)
+    ]
+    return to_write(
+        key,
+        shape,
+        first.dtype,
+        field.keep_on_cpu,
+        lambda out: write_padded(out, elems, places, pad),
+    )
 
 
 def _stack_into(elems: list[torch.Tensor], out: torch.Tensor) -> None:
-    torch.stack([e.detach() if e.requires_grad else e for e in elems], out=out)
+    torch.stack([_memory(e) for e in elems], out=copyable(out))
 
 
 def reduce_flat(key: str, spans: Sequence[Span]) -> Reduction:
@@ -95,40 +91,49 @@ def reduce_flat(key: str, spans: Sequence[Span]) -> Reduction:
             wholes.append(column.span(a, b))
         else:
             wholes.extend(column.elems(a, b))
+    for whole in wholes:
+        _check_dim(key, whole, field.dim)
     if len(wholes) == 1:
         return _ready(key, wholes[0], field.keep_on_cpu)
-    if _tensors(wholes) and _one_dtype(key, wholes):
-        ndims = {w.ndim for w in wholes}
-        if len(ndims) != 1:
-            raise BatchError(
-                f"{key}: flat elems have {sorted(ndims)} dimensions, wanted one number"
-            )
-        dim = field.dim % wholes[0].ndim
+    if _tensors(wholes):
+        _check(key, wholes)
+        shape = common_shape(key, wholes)
+        dim = field.dim % len(shape)
         if all(_rest(w.shape, dim) == _rest(wholes[0].shape, dim) for w in wholes):
             return _concatenation(key, wholes, dim, field.keep_on_cpu)
-        return _padded(key, wholes, dim, field.keep_on_cpu)
+        return _padded(key, wholes, shape, dim, field.keep_on_cpu)
     if _arrays(wholes):
-        return Reduction(None, np.concatenate(wholes, axis=field.dim))
+        return Reduction(None, join_arrays(key, wholes, field.dim))
     if all(isinstance(w, (list, tuple)) for w in wholes):
         return Reduction(None, [part for w in wholes for part in w])  # type: ignore[attr-defined]
     kinds = sorted({type(w).__name__ for w in wholes})
     raise BatchError(f"{key}: flat elems are {', '.join(kinds)}: wanted all tensors or all lists")
 
 
-def _padded(key: str, wholes: list[torch.Tensor], dim: int, keep_on_cpu: bool) -> Reduction:
-    shape = [max(extents) for extents in zip(*(w.shape for w in wholes), strict=True)]
-    shape[dim] = sum(w.shape[dim] for w in wholes)
+def _check_dim(key: str, whole: object, dim: int) -> None:
+    ndim = whole.ndim if isinstance(whole, (torch.Tensor, np.ndarray)) else 1
+    if not -ndim <= dim < ndim:
+        raise BatchError(f"{key}: flat along dim {dim}, an elem has {ndim} dimensions")
 
-    def write(out: torch.Tensor) -> None:
-        out.zero_()
-        at = 0
-        for w in wholes:
-            place = [slice(0, extent) for extent in w.shape]
-            place[dim] = slice(at, at + w.shape[dim])
-            out[tuple(place)].copy_(w.detach())
-            at += w.shape[dim]
 
-    return to_write(key, tuple(shape), wholes[0].dtype, keep_on_cpu, write)
+def _padded(
+    key: str, wholes: list[torch.Tensor], shape: list[int], dim: int, keep_on_cpu: bool
+) -> Reduction:
+    places: list[Place] = []
+    at = 0
+    for w in wholes:
+        place = [slice(0, extent) for extent in w.shape]
+        place[dim] = slice(at, at + w.shape[dim])
+        places.append(tuple(place))
+        at += w.shape[dim]
+    shape[dim] = at
+    return to_write(
+        key,
+        tuple(shape),
+        wholes[0].dtype,
+        keep_on_cpu,
+        lambda out: write_padded(out, wholes, places),
+    )
 
 
 def reduce_shared(key: str, spans: Sequence[Span]) -> Reduction:
@@ -159,18 +164,21 @@ def _concatenation(key: str, wholes: list[torch.Tensor], dim: int, keep_on_cpu: 
         return of_tensor(key, view, keep_on_cpu)
     shape = list(wholes[0].shape)
     shape[dim] = sum(w.shape[dim] for w in wholes)
-    parts = [w.detach() if w.requires_grad else w for w in wholes]
     return to_write(
         key,
         tuple(shape),
-        parts[0].dtype,
+        wholes[0].dtype,
         keep_on_cpu,
-        lambda out: None if out.numel() == 0 else _cat_into(parts, dim, out),
+        lambda out: None if out.numel() == 0 else _cat_into(wholes, dim, out),
     )
 
 
-def _cat_into(parts: list[torch.Tensor], dim: int, out: torch.Tensor) -> None:
-    torch.cat(parts, dim, out=out)
+def _cat_into(wholes: list[torch.Tensor], dim: int, out: torch.Tensor) -> None:
+    torch.cat([_memory(w) for w in wholes], dim, out=copyable(out))
+
+
+def _memory(t: torch.Tensor) -> torch.Tensor:
+    return copyable(t.detach() if t.requires_grad else t)
 
 
 def _rest(shape: torch.Size, dim: int) -> tuple[int, ...]:
@@ -185,11 +193,12 @@ def _arrays(values: list[object]) -> TypeGuard[list[np.ndarray]]:
     return all(isinstance(v, np.ndarray) for v in values)
 
 
-def _one_dtype(key: str, tensors: list[torch.Tensor]) -> bool:
+def _check(key: str, tensors: list[torch.Tensor]) -> None:
     dtype = tensors[0].dtype
     for i, t in enumerate(tensors):
         if t.dtype != dtype:
             raise BatchError(
                 f"{key}: elem {i} is {t.dtype}, elem 0 is {dtype}: a batch has one dtype"
             )
-    return True
+        if t.layout is not torch.strided:
+            raise BatchError(f"{key}: elem {i} is a {t.layout} tensor: make it dense first")

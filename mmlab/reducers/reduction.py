@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
+from mmlab.dtypes import copyable
 from mmlab.errors import BatchError
 
 
@@ -53,7 +54,7 @@ class Reduction:
             )
         if self.write is None:
             assert isinstance(self.ready, torch.Tensor)
-            out.copy_(self.ready)
+            copyable(out).copy_(copyable(self.ready.detach()))
         else:
             self.write(out)
         return out

@@ -3,7 +3,7 @@
 from mmlab.wire.decoder import Decoder
 from mmlab.wire.encoder import Encoder
 from mmlab.wire.envelope import Buffer, Envelope, read_envelope
-from mmlab.wire.payload import Piece
+from mmlab.wire.piece import Piece
 from mmlab.wire.sink import FrameSink, PayloadSink, Place
 
 __all__ = [

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from mmlab.errors import WireError
-from mmlab.fields.column import Block, Column
+from mmlab.fields.column import Block, Column, Parts
 from mmlab.fields.items import MAX_ITEMS, ItemList, KwargsItem, KwargsItems
 from mmlab.fields.kinds import BatchedField, Field, FlatField, SharedField
 from mmlab.reducers.memory import joined_view, stacked_view
@@ -107,16 +107,18 @@ def _column(key: str, column: Column, payload: Payload) -> ColumnSpec:
         except Unsupported as error:
             error.item = i
             raise
-    entries = [p[1] for p in packed if isinstance(p, list) and p[0] == TENSOR and len(p) == 2]
-    if len(entries) == len(tensors) == len(packed):
-        return ColumnSpec(key, field, TENSORS, None, entries)
+    if len(tensors) == len(packed) and tensors:
+        numbers = [p[1] for p in packed if isinstance(p, list)]
+        return ColumnSpec(key, field, TENSORS, None, numbers)
     return ColumnSpec(key, field, PARTS, None, packed)
 
 
 def _whole(field: Field, parts: list[torch.Tensor], payload: Payload) -> object | None:
     """The reference to one tensor with all parts, if they form one or are small; else None."""
     first = parts[0]
-    if first.layout is not torch.strided or first.is_nested or len(parts) == 1:
+    if len(parts) == 1 or any(not p.is_cpu or p.layout is not torch.strided for p in parts):
+        return None
+    if any(p.is_nested for p in parts):
         return None
     if isinstance(field, BatchedField):
         view = stacked_view(parts)
@@ -140,21 +142,37 @@ def _whole(field: Field, parts: list[torch.Tensor], payload: Payload) -> object 
         shape = (sum(p.shape[0] for p in parts), *rest)
     if max(p.nbytes for p in parts) >= PACK_LIMIT or len(set(map(id, parts))) < len(parts):
         return None
-    return [TENSOR, payload.add_parts(parts, shape)]
+    return [TENSOR, payload.number_of_parts(parts, shape)]
 
 
 def unpack_items(raw: memoryview, table: Table) -> KwargsItems:
     """The reverse of `pack_items`: every column checked, no item built."""
     lists: dict[str, ItemList] = {}
     for modality, specs in _decode_items(raw):
-        blocks = [s if isinstance(s, int) else _unpack_block(modality, s, table) for s in specs]
-        total = sum(b if isinstance(b, int) else b.size for b in blocks)
-        if modality in lists or not modality or total > MAX_ITEMS:
-            raise WireError(f"items: modality {modality!r} twice, empty, or with {total} items")
-        if any(isinstance(b, int) and b < 0 for b in blocks):
-            raise WireError(f"{modality}: a negative number of cached items")
-        lists[modality] = ItemList(blocks)
+        counts = [s if isinstance(s, int) else s.size for s in specs]
+        if modality in lists or not modality or sum(counts) > MAX_ITEMS:
+            raise WireError(
+                f"items: modality {modality!r} twice, empty, or with {sum(counts)} items"
+            )
+        if min(counts, default=1) < 1 and len(counts) > 1:
+            raise WireError(f"{modality}: {min(counts)} items in one of several blocks")
+        lists[modality] = ItemList(_unpack_blocks(modality, specs, table))
     return KwargsItems.of(lists)
+
+
+def _unpack_blocks(
+    modality: str, specs: list[int | BlockSpec], table: Table
+) -> list[Block | int]:
+    blocks: list[Block | int] = []
+    for i, spec in enumerate(specs):
+        if isinstance(spec, int):
+            if spec < 1:
+                raise WireError(f"{modality}: {spec} cached items, wanted 1 or more")
+            blocks.append(spec)
+        else:
+            blocks.append(_unpack_block(modality, spec, table))
+            specs[i] = 0  # what has been read need not be kept
+    return blocks
 
 
 def unpack_item(raw: memoryview, table: Table) -> KwargsItem:
@@ -186,7 +204,9 @@ def _unpack_column(where: str, spec: ColumnSpec, size: int, table: Table) -> Col
         if isinstance(field, SharedField):
             raise WireError(f"{where}: a shared field with parts")
         if spec.layout == PARTS:
-            return Column(field, size, parts=[unpack(part, table) for part in value])
+            for i, part in enumerate(value):
+                value[i] = unpack(part, table)
+            return Column(field, size, parts=value)
         for entry in value:
             if type(entry) is not int or not table.is_tensor(entry):
                 raise WireError(f"{where}: part {entry!r}, wanted the table entry of a tensor")
@@ -195,6 +215,8 @@ def _unpack_column(where: str, spec: ColumnSpec, size: int, table: Table) -> Col
         raise WireError(f"{where}: layout {spec.layout}, wanted 0, 1 or 2")
     whole = unpack(spec.value, table)
     if isinstance(field, SharedField):
+        if field.batch_size < 0 or spec.sizes is not None:
+            raise WireError(f"{where}: {field} with sizes {spec.sizes!r:.40}")
         return Column(field, size, whole)
     shape = _shape(where, whole)
     if isinstance(field, BatchedField):
@@ -217,7 +239,7 @@ def _shape(where: str, whole: object) -> tuple[int, ...]:
     raise WireError(f"{where}: a {type(whole).__name__} without a batch dimension")
 
 
-class TensorParts(Sequence[object]):
+class TensorParts(Parts):
     """One tensor an item, by table entry: made when asked for."""
 
     __slots__ = ("_entries", "_table")
@@ -225,6 +247,9 @@ class TensorParts(Sequence[object]):
     def __init__(self, entries: list[int], table: Table) -> None:
         self._entries = entries
         self._table = table
+
+    def kinds(self) -> list[object]:
+        return [self._table.dtype(entry) for entry in self._entries]
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -236,4 +261,4 @@ class TensorParts(Sequence[object]):
     def __getitem__(self, i: int | slice) -> object:
         if isinstance(i, slice):
             return TensorParts(self._entries[i], self._table)
-        return self._table.get((self._entries[i],))
+        return self._table.get(self._entries[i])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from struct import Struct
 from typing import Final
 
 import msgspec
@@ -16,17 +17,26 @@ import torch
 
 from mmlab.errors import WireError
 from mmlab.wire.columns import unpack_item, unpack_items
-from mmlab.wire.encoder import EXT_ITEM, EXT_ITEMS, EXT_TENSOR, EXT_VALUE
-from mmlab.wire.envelope import ALIGN, MAX_HEADER, SIZE, Buffer, Envelope, read_envelope
+from mmlab.wire.encoder import EXT_ITEM, EXT_ITEMS, EXT_VALUE
+from mmlab.wire.envelope import (
+    ALIGN,
+    LAYOUT,
+    MAGIC,
+    MAX_HEADER,
+    SIZE,
+    VERSION,
+    Buffer,
+    read_envelope,
+)
+from mmlab.wire.growth import SCAN_FROM, check_growth
+from mmlab.wire.payload import EXT_TENSOR
 from mmlab.wire.quiet import quiet_frombuffer
 from mmlab.wire.table import Table
 from mmlab.wire.values import unpack
 
 DEFAULT_MAX_NBYTES: Final = 16 << 30
-_REF_BYTES: Final = 10  # of one tensor reference in the body
-_SCAN_FROM: Final = 1 << 16  # bodies this long are scanned before they are read
-_MAP_BYTES: Final = bytes(range(0x80, 0x90))  # a small msgpack map costs 1 byte and becomes 232
-_MAX_GROWTH: Final = 80  # bytes of Python objects per byte of body
+
+_NUMBER: Final = Struct("<I").unpack
 
 _decode_value = msgspec.msgpack.Decoder().decode
 
@@ -70,44 +80,55 @@ class Decoder:
             raise WireError(f"frame 0: {_reason(error)}") from error
 
     def _message(self, frames: Sequence[Buffer]) -> object:
-        if isinstance(frames, (bytes, bytearray, memoryview, str)) or not len(frames):
-            raise WireError("frames: got no list of frames, wanted at least frame 0")
-        frame0 = frames[0]
-        envelope = read_envelope(frame0)
-        view = memoryview(frame0)
-        if len(frames) == 1 and not envelope.table and not envelope.inline:
-            end = SIZE + envelope.body
-            size = view.nbytes
-            if size != end or size > MAX_HEADER or size > self.max_nbytes:
-                raise WireError(self._sizes(envelope, size, size))
-            table = None
+        if type(frames) is not list and isinstance(frames, (bytes, bytearray, memoryview, str)):
+            raise WireError("frames: got one buffer, wanted a list of frames")
+        if not frames:
+            raise WireError("frames: got none, wanted at least frame 0")
+        frame0 = memoryview(frames[0])
+        if frame0.ndim != 1 or frame0.itemsize != 1:
+            frame0 = frame0.cast("B")
+        if len(frame0) < SIZE:
+            read_envelope(frame0)
+        magic, version, _, reserved, _, body, table, inline = LAYOUT.unpack_from(frame0)
+        if magic != MAGIC or version != VERSION or reserved:
+            read_envelope(frame0)
+        if body >= SCAN_FROM:
+            check_growth(bytes(frame0[SIZE : SIZE + body]))
+        if table or inline or len(frames) > 1:
+            made = self._table(body, table, inline, frame0, frames)
         else:
-            views = [memoryview(frame) for frame in frames]
-            table = self._table(envelope, views)
-            end = SIZE + envelope.body
-        body = view[SIZE:end]
-        if envelope.body >= _SCAN_FROM:
-            _check_growth(bytes(body))
+            made = None
+            size = len(frame0)
+            if size != SIZE + body or size > MAX_HEADER or size > self.max_nbytes:
+                raise WireError(self._sizes(frame0, size))
         before = _current.table
-        _current.table = table
+        if made is before:  # no tensors, and no decode around this one
+            return self._decode(frame0[SIZE:])
+        _current.table = made
         try:
-            return self._decode(body)
+            return self._decode(frame0[SIZE : SIZE + body])
         finally:
             _current.table = before
 
-    def _table(self, envelope: Envelope, views: list[memoryview]) -> Table:
-        for i, view in enumerate(views):
+    def _table(
+        self, body: int, table: int, inline: int, frame0: memoryview, frames: Sequence[Buffer]
+    ) -> Table:
+        header = SIZE + body + table
+        size = total = len(frame0)
+        start = -(-header // ALIGN) * ALIGN if inline else header
+        views = [frame0[start:]]
+        for frame in frames[1:]:
+            view = memoryview(frame)
             if view.ndim != 1 or view.itemsize != 1:
-                views[i] = view.cast("B")
-        header = SIZE + envelope.body + envelope.table
-        start = -(-header // ALIGN) * ALIGN if envelope.inline else header
-        size, total = len(views[0]), sum(map(len, views))
-        if header > MAX_HEADER or start + envelope.inline != size or total > self.max_nbytes:
-            raise WireError(self._sizes(envelope, size, total))
-        raw = views[0][SIZE + envelope.body : header]
-        return Table(raw, [views[0][start:], *views[1:]], self.copy, envelope.body // _REF_BYTES)
+                view = view.cast("B")
+            views.append(view)
+            total += len(view)
+        if header > MAX_HEADER or start + inline != size or total > self.max_nbytes:
+            raise WireError(self._sizes(frame0, total))
+        return Table(bytes(frame0[SIZE + body : header]), views, self.copy, body)
 
-    def _sizes(self, envelope: Envelope, size: int, total: int) -> str:
+    def _sizes(self, frame0: memoryview, total: int) -> str:
+        envelope, size = read_envelope(frame0), len(frame0)
         if total > self.max_nbytes:
             return f"message has {total} B, at most {self.max_nbytes} B (max_nbytes) are taken"
         return (
@@ -120,18 +141,13 @@ class Decoder:
 def _ext_hook(code: int, data: memoryview) -> object:
     table = _current.table
     if code == EXT_TENSOR:
-        n = len(data)
-        if n == 4:
-            ref: tuple[int, ...] = (int.from_bytes(data, "little"),)
-        elif n == 8:
-            ref = (int.from_bytes(data[:4], "little"), int.from_bytes(data[4:], "little"))
-        else:
-            raise WireError(f"tensor reference of {n} B, wanted 4 or 8")
         if table is None:
             raise WireError("tensor reference in a message without a tensor table")
-        return table.get(ref)
+        if len(data) != 4:
+            raise WireError(f"tensor reference of {len(data)} B, wanted 4")
+        return table.get(_NUMBER(data)[0])
     if table is None:
-        table = Table(memoryview(b""), [memoryview(b"")], False, 0)
+        table = Table(b"", [memoryview(b"")], False, 0)
     if code == EXT_VALUE:
         return unpack(_decode_value(data), table)
     if code == EXT_ITEMS:
@@ -149,16 +165,6 @@ def _dec_hook(wanted: type, value: object) -> object:
     if wanted is np.generic and isinstance(value, (bool, int, float)):
         return np.asarray(value)[()]
     raise WireError(f"got {type(value).__name__}, wanted {wanted.__name__}")
-
-
-def _check_growth(body: bytes) -> None:
-    """Small maps grow most when they become dicts; refuse bodies made of little else."""
-    maps = len(body) - len(body.translate(None, _MAP_BYTES))
-    if maps * 232 + len(body) * 8 > len(body) * _MAX_GROWTH:
-        raise WireError(
-            f"frame 0: up to {maps} maps in {len(body)} B would need more than "
-            f"{_MAX_GROWTH} times their size"
-        )
 
 
 def _reason(error: Exception) -> str:

@@ -13,23 +13,35 @@ import msgspec
 import numpy as np
 import torch
 
+from mmlab.dtypes import CODE_OF_TORCH
 from mmlab.errors import EncodeError
 from mmlab.fields.items import KwargsItem, KwargsItems
 from mmlab.wire.columns import pack_item, pack_items
-from mmlab.wire.envelope import MAX_HEADER, SIZE, Buffer, pack_envelope, pack_plain
-from mmlab.wire.payload import Payload, Ref
-from mmlab.wire.sink import FrameSink, PayloadSink, Place, aligned, clear_gap, fresh
-from mmlab.wire.table import pack_table
+from mmlab.wire.envelope import (
+    ALIGN,
+    MAGIC,
+    MAX_HEADER,
+    PLAIN,
+    SIZE,
+    VERSION,
+    Buffer,
+    pack_envelope,
+)
+from mmlab.wire.payload import FIRST, PACK_LIMIT, Entry, Ext, Payload, check
+from mmlab.wire.piece import small_bytes, tensor_view
+from mmlab.wire.sink import PAD, FrameSink, PayloadSink, Place
+from mmlab.wire.table import pack_record, pack_table
 from mmlab.wire.unsupported import Unsupported, locate
 from mmlab.wire.values import encode_plain, pack
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-EXT_TENSOR: Final = 1  # entry u32 [, row u32]
 EXT_VALUE: Final = 2  # msgpack of a tagged value (mmlab.wire.values)
 EXT_ITEMS: Final = 3  # msgpack of all items of a request (mmlab.wire.columns)
 EXT_ITEM: Final = 4  # msgpack of one item
+
+_encode = msgspec.msgpack.encode
 
 
 class Encoder:
@@ -53,85 +65,110 @@ class Encoder:
         """
         call = _Call()
         try:
-            body = msgspec.msgpack.encode(obj, enc_hook=call.hook)
+            body = _encode(obj, enc_hook=call.hook)
+            if call.payload is None and call.first is not None:
+                if sink is None:
+                    return self._finish_one(body, call.first, kind, request_id)
+                call.start()
+            if call.payload is not None:
+                entries = call.payload.entries()
+                return self._finish(body, entries, kind, request_id, sink or FrameSink())
         except Unsupported as error:
             raise EncodeError(_message(obj, error)) from None
         except (TypeError, ValueError, OverflowError, RecursionError, RuntimeError) as error:
+            if isinstance(error, EncodeError):
+                raise
             raise EncodeError(f"message of type {type(obj).__name__}: {error}") from error
-        payload = call.payload
-        if payload is None:
-            if len(body) > MAX_HEADER - SIZE:
-                raise EncodeError(_too_long(len(body)))
-            return [pack_plain(kind, request_id, len(body)) + body]
-        return self._finish(body, payload, kind, request_id, FrameSink() if sink is None else sink)
+        if len(body) > MAX_HEADER - SIZE:
+            raise EncodeError(_too_long(len(body)))
+        return [PLAIN.pack(MAGIC, VERSION, kind, 0, request_id, len(body)) + body]
 
     def _finish(
-        self, body: bytes, payload: Payload, kind: int, request_id: int, sink: PayloadSink
+        self, body: bytes, entries: list[Entry], kind: int, request_id: int, sink: PayloadSink
     ) -> list[Buffer]:
         limit = self.size_threshold
-        inline: list[int] = []
+        places: list[Place] = []
+        inline: list[Buffer] = []
         outside: list[int] = []
-        for i, entry in enumerate(payload.entries):
-            if entry.piece is not None:
-                small = limit is None or entry.piece.nbytes < limit
-                (inline if small else outside).append(i)
-        places = [Place(0, 0)] * len(payload.entries)
         size = 0
-        for i in inline:
-            places[i] = Place(0, size)
-            size += aligned(_piece(payload, i))
+        for i, entry in enumerate(entries):
+            places.append((0, size))
+            piece = entry.piece
+            if piece is not None:
+                nbytes = piece.nbytes * entry.count
+                if limit is None or nbytes < limit:
+                    inline += (piece.view(), PAD[nbytes % ALIGN])
+                    size += -(-nbytes // ALIGN) * ALIGN
+                else:
+                    outside.append(i)
         if outside:
-            placed = sink.place([p for i in outside if (p := payload.entries[i].piece) is not None])
-            for i, place in zip(outside, placed, strict=True):
+            chosen = [piece for i in outside if (piece := entries[i].piece) is not None]
+            for i, place in zip(outside, sink.place(chosen), strict=True):
                 places[i] = place
-        table = pack_table(payload.entries, places)
-        if SIZE + len(body) + len(table) > MAX_HEADER:
-            raise EncodeError(_too_long(len(body) + len(table)))
-        envelope = pack_envelope(kind, request_id, len(body), len(table), size)
+        table = pack_table(entries, places)
+        envelope = _envelope(kind, request_id, body, table, size)
         if not size:
             return [b"".join((envelope, body, table)), *sink.frames]
-        start = aligned(SIZE + len(body) + len(table))
-        out, address = fresh(start + size)
-        head = b"".join((envelope, body, table))
-        out[: len(head)] = head
-        clear_gap(out, len(head))
-        for i in inline:
-            piece = payload.entries[i].piece
-            assert piece is not None
-            at = start + places[i].offset
-            piece.write(out, address, at)
-            clear_gap(out, at + piece.nbytes)
-        return [out, *sink.frames]
+        pad = PAD[(SIZE + len(body) + len(table)) % ALIGN]
+        return [b"".join((envelope, body, table, pad, *inline)), *sink.frames]
+
+    def _finish_one(self, body: bytes, t: torch.Tensor, kind: int, request_id: int) -> list[Buffer]:
+        """The message of exactly one tensor, which is the most common one."""
+        code = CODE_OF_TORCH.get(t.dtype)
+        if code is None or not t.is_cpu or t.layout is not torch.strided or t.is_nested:
+            check(t)
+            raise AssertionError("check() let an unknown tensor pass")
+        shape, nbytes, limit = t.shape, t.nbytes, self.size_threshold
+        inline = limit is None or nbytes < limit or not nbytes
+        table = pack_record(code, shape, 1, 0 if inline else 1, 0)
+        size = -(-nbytes // ALIGN) * ALIGN if inline else 0
+        envelope = _envelope(kind, request_id, body, table, size)
+        if not size:
+            frame0 = b"".join((envelope, body, table))
+            return [frame0] if inline else [frame0, tensor_view(t)[0]]
+        data = tensor_view(t)[0] if nbytes >= PACK_LIMIT else small_bytes(t, nbytes)
+        pad = PAD[(SIZE + len(body) + len(table)) % ALIGN]
+        return [b"".join((envelope, body, table, pad, data, PAD[nbytes % ALIGN]))]
+
+
+def _envelope(kind: int, request_id: int, body: bytes, table: bytes, inline: int) -> bytes:
+    if SIZE + len(body) + len(table) > MAX_HEADER:
+        raise EncodeError(_too_long(SIZE + len(body) + len(table)))
+    return pack_envelope(kind, request_id, len(body), len(table), inline)
 
 
 class _Call:
-    """One encode: its payload, made when the first tensor appears."""
+    """One encode: its first tensor, and its payload, made when there is more than that."""
 
-    __slots__ = ("payload",)
+    payload: Payload | None = None  # defaults of the class: an object without tensors has no dict
+    first: torch.Tensor | None = None
 
-    def __init__(self) -> None:
-        self.payload: Payload | None = None
+    def start(self) -> Payload:
+        """The payload with the first tensor as its entry 0."""
+        payload = self.payload = Payload()
+        if self.first is not None:
+            payload.add(self.first)
+        return payload
 
-    def hook(self, value: object) -> msgspec.msgpack.Ext:
+    def hook(self, value: object) -> Ext:
         """What msgspec does not know."""
         payload = self.payload
         if payload is None:
-            payload = self.payload = Payload()
-        kind = type(value)
-        if isinstance(value, torch.Tensor):
-            return _ref(payload.add(value))
-        if isinstance(value, np.ndarray):
-            return _ref(payload.add_array(value))
+            if type(value) is torch.Tensor and (self.first is None or self.first is value):
+                self.first = value
+                return FIRST
+            payload = self.start()
+        if isinstance(value, (torch.Tensor, np.ndarray)):
+            return payload.add(value)
         if isinstance(value, KwargsItems):
-            foreign = value.foreign
-            if kind is not KwargsItems or foreign is not None:
-                raise Unsupported(value, foreign or _subclass(kind, KwargsItems))
-            return msgspec.msgpack.Ext(EXT_ITEMS, _inside(value, pack_items, payload))
+            if type(value) is not KwargsItems or value.foreign is not None:
+                raise Unsupported(value, value.foreign or _subclass(type(value), KwargsItems))
+            return Ext(EXT_ITEMS, _inside(value, pack_items, payload))
         if isinstance(value, KwargsItem):
-            if kind is not KwargsItem:
-                raise Unsupported(value, _subclass(kind, KwargsItem))
-            return msgspec.msgpack.Ext(EXT_ITEM, _inside(value, pack_item, payload))
-        return msgspec.msgpack.Ext(EXT_VALUE, encode_plain(_inside(value, pack, payload)))
+            if type(value) is not KwargsItem:
+                raise Unsupported(value, _subclass(type(value), KwargsItem))
+            return Ext(EXT_ITEM, _inside(value, pack_item, payload))
+        return Ext(EXT_VALUE, encode_plain(_inside(value, pack, payload)))
 
 
 def _inside(value: T, pack_value: Callable[[T, Payload], R], payload: Payload) -> R:
@@ -141,18 +178,6 @@ def _inside(value: T, pack_value: Callable[[T, Payload], R], payload: Payload) -
     except Unsupported as error:
         error.owner = value
         raise
-
-
-def _ref(ref: Ref) -> msgspec.msgpack.Ext:
-    raw = ref[0].to_bytes(4, "little")
-    return msgspec.msgpack.Ext(
-        EXT_TENSOR, raw if len(ref) == 1 else raw + ref[1].to_bytes(4, "little")
-    )
-
-
-def _piece(payload: Payload, i: int) -> int:
-    piece = payload.entries[i].piece
-    return 0 if piece is None else piece.nbytes
 
 
 def _subclass(kind: type, base: type) -> str:

@@ -21,8 +21,8 @@ SIZE: Final = 32
 ALIGN: Final = 64  # unit of alignment of payload inside a frame
 MAX_HEADER: Final = 16 << 20  # envelope, body and table together
 
-_LAYOUT: Final = Struct("<4sBBHQIIQ")
-_PLAIN: Final = Struct("<4sBBHQI12x")  # neither tensors nor inline payload
+LAYOUT: Final = Struct("<4sBBHQIIQ")
+PLAIN: Final = Struct("<4sBBHQI12x")  # neither tensors nor inline payload
 
 Buffer = bytes | bytearray | memoryview
 
@@ -40,20 +40,13 @@ class Envelope(NamedTuple):
 
 def pack_envelope(kind: int, request_id: int, body: int, table: int = 0, inline: int = 0) -> bytes:
     """The 32 bytes for a message of `kind` (0 to 255) and `request_id` (0 to 2**64 - 1)."""
-    return _LAYOUT.pack(MAGIC, VERSION, kind, 0, request_id, body, table, inline)
-
-
-def pack_plain(kind: int, request_id: int, body: int) -> bytes:
-    """The same for a message without tensors, a little faster."""
-    return _PLAIN.pack(MAGIC, VERSION, kind, 0, request_id, body)
+    return LAYOUT.pack(MAGIC, VERSION, kind, 0, request_id, body, table, inline)
 
 
 def read_envelope(frame0: Buffer) -> Envelope:
     """Kind and request id of a message; WireError if these are not mmlab's bytes or version."""
     try:
-        magic, version, kind, reserved, request_id, body, table, inline = _LAYOUT.unpack_from(
-            frame0
-        )
+        magic, version, kind, reserved, request_id, body, table, inline = LAYOUT.unpack_from(frame0)
     except Exception as error:
         size = len(frame0) if isinstance(frame0, (bytes, bytearray, memoryview)) else frame0
         raise WireError(

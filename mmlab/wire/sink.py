@@ -7,22 +7,18 @@ so a new transport changes neither the body nor the table of a message.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, Protocol
 
-import numpy as np
 import torch
 
 from mmlab.wire.envelope import ALIGN, Buffer
-from mmlab.wire.payload import PACK_LIMIT, Piece
+from mmlab.wire.payload import PACK_LIMIT
+from mmlab.wire.piece import Piece
 
-MAX_PACKED = 16 << 20  # bytes of small pieces in one frame, so that one of them pins no more
+MAX_PACKED: Final = 16 << 20  # bytes of small pieces in one frame, so that one of them pins no more
+PAD: Final = [bytes(-n % ALIGN) for n in range(ALIGN)]  # zeros from n to the next aligned place
 
-
-class Place(NamedTuple):
-    """`offset` bytes into frame `frame` (1 is the first after frame 0)."""
-
-    frame: int
-    offset: int
+Place = tuple[int, int]  # frame (1 is the first after frame 0), byte offset in it
 
 
 class PayloadSink(Protocol):
@@ -44,103 +40,95 @@ class FrameSink:
         self.frames: list[Buffer] = []
 
     def place(self, pieces: Sequence[Piece]) -> list[Place]:
-        if len(pieces) == 1 and _large(pieces[0]):
-            self.frames.append(_buffer(pieces[0], pieces[0].nbytes))
-            return [Place(1, 0)]
-        places: list[Place | None] = [None] * len(pieces)
-        large = [i for i, piece in enumerate(pieces) if _large(piece)]
+        if len(pieces) == 1:
+            self.frames.append(pieces[0].view())
+            return [(1, 0)]
+        places: list[Place] = [(0, 0)] * len(pieces)
+        small: list[int] = []
+        large: list[int] = []
+        for i, piece in enumerate(pieces):
+            (small if piece.total < PACK_LIMIT else large).append(i)
         for region in _regions(pieces, large):
             first = pieces[region[0]]
-            start = first.address
-            end = max(pieces[i].address + pieces[i].nbytes for i in region)
-            self.frames.append(_buffer(first, end - start))
-            for i in region:
-                places[i] = Place(len(self.frames), pieces[i].address - start)
-        small = [i for i, place in enumerate(places) if place is None]
-        while small:
-            size, count = 0, 0
-            while count < len(small) and (not count or size < MAX_PACKED):
-                places[small[count]] = Place(len(self.frames) + 1, size)
-                size += aligned(pieces[small[count]].nbytes)
-                count += 1
-            self._pack(pieces, places, small[:count], size)
-            small = small[count:]
-        return [place for place in places if place is not None]
+            if len(region) == 1:
+                self.frames.append(first.view())
+                places[region[0]] = (len(self.frames), 0)
+            else:
+                self._merge(pieces, places, region)
+        if small:
+            self._pack(pieces, places, small)
+        return places
 
-    def _pack(
-        self, pieces: Sequence[Piece], places: Sequence[Place | None], which: list[int], size: int
-    ) -> None:
-        out, address = fresh(size)
-        for i in which:
-            place = places[i]
-            assert place is not None
-            pieces[i].write(out, address, place.offset)
-            clear_gap(out, place.offset + pieces[i].nbytes)
-        self.frames.append(out)
+    def _merge(self, pieces: Sequence[Piece], places: list[Place], region: list[int]) -> None:
+        """One frame over pieces that overlap or follow each other in one storage."""
+        spans = [(_tensor(pieces[i]).data_ptr(), pieces[i].nbytes) for i in region]
+        start = spans[0][0]
+        nbytes = max(at + size for at, size in spans) - start
+        first = _tensor(pieces[region[0]])
+        with torch.no_grad():
+            raw = torch.empty(0, dtype=torch.uint8).set_(
+                first.untyped_storage(),
+                first.storage_offset() * first.dtype.itemsize,
+                (nbytes,),
+                (1,),
+            )
+        self.frames.append(raw.numpy().data)
+        for i, (at, _) in zip(region, spans, strict=True):
+            places[i] = (len(self.frames), at - start)
 
-
-def aligned(nbytes: int) -> int:
-    """`nbytes` rounded up to the unit of alignment (64)."""
-    return -(-nbytes // ALIGN) * ALIGN
-
-
-def fresh(nbytes: int) -> tuple[memoryview, int]:
-    """Uninitialised memory as a writable view of bytes, and its address."""
-    array = torch.empty(nbytes, dtype=torch.uint8).numpy()
-    return array.data, int(array.__array_interface__["data"][0])
-
-
-def clear_gap(out: memoryview, start: int) -> None:
-    """Zero the bytes from `start` to the next aligned place: no stale memory leaves the process."""
-    gap = -start % ALIGN
-    if gap:
-        out[start : start + gap] = bytes(gap)
+    def _pack(self, pieces: Sequence[Piece], places: list[Place], small: list[int]) -> None:
+        """Frames of small pieces, each at a multiple of 64 bytes."""
+        parts: list[Buffer] = []
+        size = 0
+        for i in small:
+            if size >= MAX_PACKED:
+                self.frames.append(b"".join(parts))
+                parts, size = [], 0
+            places[i] = (len(self.frames) + 1, size)
+            nbytes = pieces[i].total
+            parts += (pieces[i].view(), PAD[nbytes % ALIGN])
+            size += -(-nbytes // ALIGN) * ALIGN
+        self.frames.append(b"".join(parts))
 
 
-def _large(piece: Piece) -> bool:
-    return piece.nbytes >= PACK_LIMIT and (piece.dense is not None or len(piece.tensors) == 1)
+def _tensor(piece: Piece) -> torch.Tensor:
+    assert piece.tensor is not None
+    return piece.tensor
 
 
 def _regions(pieces: Sequence[Piece], large: list[int]) -> list[list[int]]:
-    """Large pieces -> groups that overlap or follow each other in one storage, in message order."""
-    if len(large) < 2:
+    """Large pieces -> groups that overlap or follow each other in one storage."""
+    by_storage: dict[tuple[int, int], list[int]] = {}
+    for i in large:
+        tensor = pieces[i].tensor
+        if tensor is None:
+            base = (-1, i)
+        else:
+            storage = tensor.untyped_storage()
+            base = (storage.data_ptr(), storage.nbytes())  # two may begin at one address
+        by_storage.setdefault(base, []).append(i)
+    if len(by_storage) == len(large):
         return [[i] for i in large]
-    order = sorted(large, key=lambda i: (_storage(pieces[i]), pieces[i].address))
     regions: list[list[int]] = []
-    storage, start, end = -1, 0, 0
-    for i in order:
-        piece = pieces[i]
-        at = piece.address
-        itemsize = piece.tensors[0].dtype.itemsize if piece.tensors else 1
-        if (
-            regions
-            and piece.tensors
-            and _storage(piece) == storage
-            and at <= end
-            and (at - start) % itemsize == 0
-        ):
+    for members in by_storage.values():
+        if len(members) == 1:
+            regions.append(members)
+        else:
+            regions += _neighbours(pieces, members)
+    return regions
+
+
+def _neighbours(pieces: Sequence[Piece], members: list[int]) -> list[list[int]]:
+    """Pieces of one storage, cut where there is a gap or a dtype would not be aligned."""
+    regions: list[list[int]] = []
+    start = end = 0
+    for i in sorted(members, key=lambda i: _tensor(pieces[i]).data_ptr()):
+        tensor = _tensor(pieces[i])
+        at = tensor.data_ptr()
+        if regions and at <= end and (at - start) % tensor.dtype.itemsize == 0:
             regions[-1].append(i)
-            end = max(end, at + piece.nbytes)
+            end = max(end, at + tensor.nbytes)
         else:
             regions.append([i])
-            storage, start, end = _storage(piece), at, at + piece.nbytes
-    return sorted(regions, key=min)
-
-
-def _storage(piece: Piece) -> int:
-    if piece.dense is not None:
-        return piece.address
-    return piece.tensors[0].untyped_storage().data_ptr()
-
-
-def _buffer(piece: Piece, nbytes: int) -> memoryview:
-    """A view of `nbytes` from the beginning of a dense piece; it keeps the storage alive."""
-    if piece.dense is not None:
-        return piece.dense.reshape(-1).view(np.uint8).data
-    first = piece.tensors[0]
-    with torch.no_grad():
-        raw = torch.empty(0, dtype=torch.uint8).set_(
-            first.untyped_storage(), first.storage_offset() * first.dtype.itemsize, (nbytes,), (1,)
-        )
-    view: memoryview = raw.numpy().data
-    return view
+            start, end = at, at + tensor.nbytes
+    return regions

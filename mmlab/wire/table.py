@@ -1,15 +1,16 @@
 """The tensor table: dtype, shape, frame and offset of every tensor, described once.
 
-An entry is 16 bytes and 8 per dimension, outside the msgpack body, so that a thousand tensors of
-one dtype and shape are one entry with a thousand rows. On arrival every number in it is checked
+A record is 20 bytes and 8 per dimension, outside the msgpack body, and `count` tensors of one dtype
+and shape that lie behind each other are one record. On arrival every number in it is checked
 against the frames, in exact integers, before any tensor exists.
 
-    code u8 | dimensions u8 | zero u16 | frame u32 | offset u64 | extent u64 ...
+    code u8 | dimensions u8 | zero u16 | frame u32 | offset u64 | count u32 | extent u64 ...
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from struct import Struct
 from typing import Final
 
@@ -22,122 +23,155 @@ from mmlab.wire.payload import Entry
 from mmlab.wire.sink import Place
 
 MAX_NDIM: Final = 64
-_HEAD: Final = Struct("<BBHIQ")
-_EXTENTS: Final = [Struct(f"<{n}Q") for n in range(MAX_NDIM + 1)]
+_LAYOUT: Final = [Struct(f"<BBHIQI{n}Q") for n in range(MAX_NDIM + 1)]
+_HEAD: Final = 20
+_REF_NBYTES: Final = 6  # of one tensor reference in the body
 _MAX_SPAN: Final = 1 << 62  # bytes an entry may span, zero extents counted as one: torch's strides
+
+Made = torch.Tensor | np.ndarray
+
+
+def pack_record(code: int, shape: Sequence[int], count: int, frame: int, offset: int) -> bytes:
+    """`count` tensors of `shape` from `offset` of `frame` on."""
+    return _LAYOUT[len(shape)].pack(code, len(shape), 0, frame, offset, count, *shape)
 
 
 def pack_table(entries: Sequence[Entry], places: Sequence[Place]) -> bytes:
     """Entries and where their pieces went -> bytes."""
     out = []
-    for entry, (frame, offset) in zip(entries, places, strict=True):
+    for i, entry in enumerate(entries):
         shape = entry.shape
-        if entry.rows:
-            assert entry.piece is not None
-            shape = (len(entry.piece.tensors), *shape)
-        out.append(_HEAD.pack(entry.code, len(shape), 0, frame, offset))
-        out.append(_EXTENTS[len(shape)].pack(*shape))
+        ndim = len(shape)
+        out.append(_LAYOUT[ndim].pack(entry.code, ndim, 0, *places[i], entry.count, *shape))
     return b"".join(out)
+
+
+# code, shape, frame, offset, numel of one, number of the first, how many
+Record = tuple[int, tuple[int, ...], int, int, int, int, int]
 
 
 class Table:
     """The tensors of one received message: checked on arrival, made when they are asked for."""
 
-    __slots__ = ("_bases", "_copy", "_frames", "_made", "_many", "_rows", "entries")
+    __slots__ = ("_bases", "_copy", "_frames", "_made", "_records", "_room", "_which", "size")
 
-    def __init__(self, raw: memoryview, frames: list[memoryview], copy: bool, refs: int) -> None:
-        """`refs`: how many references the body has room for; it bounds what is made at once."""
-        self.entries: list[tuple[int, tuple[int, ...], int, int, int]] = []
+    def __init__(self, raw: bytes, frames: list[memoryview], copy: bool, body: int) -> None:
+        """`body`: its size in bytes. Every number costs it one at least, a reference 6."""
         self._frames = frames  # frames[0] is the inline payload
         self._copy = copy
-        self._many = refs
-        self._made: dict[int, torch.Tensor | np.ndarray] = {}
-        self._rows: dict[int, tuple[torch.Tensor, ...] | torch.Tensor] = {}
+        self._room = body // _REF_NBYTES  # tensors that may be made before they are asked for
+        self._made: dict[int, Made] = {}
         self._bases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._which: list[int] | None = None  # number -> record, where that is not the same
+        self._records: list[Record] = []
+        self.size = 0
         at, end = 0, len(raw)
         while at < end:
             at = self._read(raw, at, end)
+        if self.size > body:
+            raise WireError(
+                f"table: {self.size} tensors, a body of {body} B cannot refer to all of them"
+            )
+        if self.size != len(self._records):
+            self._which = [i for i, record in enumerate(self._records) for _ in range(record[6])]
 
-    def _read(self, raw: memoryview, at: int, end: int) -> int:
-        where = len(self.entries)
-        if at + _HEAD.size > end:
-            raise WireError(f"table[{where}]: ends after {end - at} bytes, wanted {_HEAD.size}")
-        code, ndim, zero, frame, offset = _HEAD.unpack_from(raw, at)
-        at += _HEAD.size
+    def _read(self, raw: bytes, at: int, end: int) -> int:
+        where = len(self._records)
+        try:
+            ndim = raw[at + 1]
+            code, _, zero, frame, offset, count, *extents = _LAYOUT[ndim].unpack_from(raw, at)
+        except Exception as error:
+            raise WireError(
+                f"table[{where}]: {end - at} B left, wanted {_HEAD} and 8 for each "
+                f"of at most {MAX_NDIM} dimensions"
+            ) from error
         itemsize = ITEMSIZE.get(code)
         if itemsize is None or zero:
             raise WireError(f"table[{where}]: {describe(code)}, wanted one of mmlab.dtypes")
-        if ndim > MAX_NDIM or at + 8 * ndim > end:
-            raise WireError(
-                f"table[{where}]: {ndim} dimensions in {end - at} bytes, at most {MAX_NDIM}"
-            )
-        shape = _EXTENTS[ndim].unpack_from(raw, at)
-        numel, span = 1, itemsize
-        for extent in shape:
-            numel *= extent
-            span *= extent or 1
         if frame >= len(self._frames):
             raise WireError(
                 f"table[{where}]: payload in frame {frame}, the message has {len(self._frames)}"
             )
-        nbytes = numel * itemsize
-        size = len(self._frames[frame])
-        if offset + nbytes > size or span > _MAX_SPAN:
+        numel = prod(extents)
+        nbytes = numel * count * itemsize
+        span = numel or prod([extent or 1 for extent in extents])
+        available = len(self._frames[frame])
+        if offset + nbytes > available or span * itemsize > _MAX_SPAN or not count:
             raise WireError(
-                f"table[{where}]: frame {frame} has {size} B, "
-                f"{describe(code)} {shape} at {offset} needs {nbytes} B"
+                f"table[{where}]: frame {frame} has {available} B, {count} x "
+                f"{describe(code)} {tuple(extents)} at {offset} needs {nbytes} B"
             )
-        self.entries.append((code, shape, frame, offset, numel))
-        return at + 8 * int(ndim)
+        self._records.append((code, tuple(extents), frame, offset, numel, self.size, count))
+        self.size += count
+        return at + _HEAD + 8 * ndim
 
-    def get(self, ref: Sequence[int]) -> torch.Tensor | np.ndarray:
-        """The tensor or array at [entry] or [entry, row]. WireError if none is there."""
-        if not 1 <= len(ref) <= 2 or not all(type(n) is int for n in ref):
-            raise WireError(f"tensor reference: got {list(ref)!r}, wanted [entry] or [entry, row]")
-        entry = ref[0]
-        if not 0 <= entry < len(self.entries):
-            raise WireError(f"tensor reference to entry {entry}, the table has {len(self.entries)}")
-        if len(ref) == 1:
-            made = self._made.get(entry)
-            if made is None:
-                made = self._made[entry] = self._make(entry)
-            return made
-        rows = self._rows.get(entry)
-        if rows is None:
-            code, shape, _, _, numel = self.entries[entry]
-            if code in NUMPY_OF or not shape or not numel:
-                raise WireError(f"tensor reference to a row of entry {entry}, which has none")
-            whole = self.get((entry,))
+    def get(self, number: int) -> Made:
+        """The tensor or array of a number. WireError if there is none."""
+        made = self._made.get(number)
+        if made is None:
+            if not 0 <= number < self.size:
+                raise WireError(f"tensor reference to number {number} of {self.size}")
+            which = self._which
+            record = self._records[number if which is None else which[number]]
+            if record[6] > 1:
+                return self._make_run(record, number)
+            made = self._made[number] = self._make(record[0], record[1], record[2], record[3])
+        return made
+
+    def is_tensor(self, number: int) -> bool:
+        """True if `number` is in the table and no numpy array."""
+        return 0 <= number < self.size and self._record(number)[0] in TORCH_OF
+
+    def dtype(self, number: int) -> torch.dtype:
+        """Of a number that `is_tensor`, without making the tensor."""
+        return TORCH_OF[self._record(number)[0]]
+
+    def _record(self, number: int) -> Record:
+        return self._records[number if self._which is None else self._which[number]]
+
+    def _make_run(self, record: Record, number: int) -> Made:
+        """Small tensors are made together, if the body can have asked for so many; else one."""
+        code, shape, frame, offset, numel, first, count = record
+        made: Made
+        if code in TORCH_OF and numel and count <= self._room:
+            self._room -= count
+            whole = self._make(code, (count, *shape), frame, offset)
             assert isinstance(whole, torch.Tensor)
-            rows = self._rows[entry] = whole.unbind(0) if shape[0] <= self._many else whole
-        if not 0 <= ref[1] < len(rows):
-            raise WireError(f"tensor reference to row {ref[1]} of {len(rows)} in entry {entry}")
-        return rows[ref[1]]
+            self._made.update(enumerate(whole.unbind(0), first))
+            made = self._made[number]
+        else:
+            offset += numel * ITEMSIZE[code] * (number - first)
+            made = self._made[number] = self._make(code, shape, frame, offset)
+        return made
 
-    def is_tensor(self, entry: int) -> bool:
-        return 0 <= entry < len(self.entries) and self.entries[entry][0] in TORCH_OF
-
-    def _make(self, entry: int) -> torch.Tensor | np.ndarray:
-        code, shape, frame, offset, numel = self.entries[entry]
-        array_dtype = NUMPY_OF.get(code)
-        if array_dtype is not None:
-            if numel == 0:
-                return np.empty(shape, array_dtype)
-            array = np.frombuffer(self._frames[frame], array_dtype, numel, offset).reshape(shape)
-            return array.copy() if self._copy else array
-        dtype = TORCH_OF[code]
-        if numel == 0:
+    def _make(self, code: int, shape: tuple[int, ...], frame: int, offset: int) -> Made:
+        dtype = TORCH_OF.get(code)
+        if dtype is None:
+            return self._make_array(code, shape, frame, offset)
+        numel = prod(shape)
+        if not numel:
             return torch.empty(shape, dtype=dtype)
-        itemsize = dtype.itemsize
-        base = self._bases.get((frame, dtype))
-        if base is None:
-            view = self._frames[frame]
-            count = len(view) // itemsize
-            base = self._bases[frame, dtype] = torch.frombuffer(view, dtype=dtype, count=count)
-            if offset == 0 and count == numel and not self._copy and not base.data_ptr() % itemsize:
-                return base.view(shape)
-        if offset % itemsize or base.data_ptr() % itemsize:  # a misaligned view would be undefined
-            raw = bytearray(self._frames[frame][offset : offset + numel * itemsize])
-            return torch.frombuffer(raw, dtype=dtype).view(shape)
-        tensor = base.narrow(0, offset // itemsize, numel).view(shape)
-        return tensor.clone() if self._copy else tensor
+        view, itemsize = self._frames[frame], dtype.itemsize
+        if len(view) == numel * itemsize:
+            tensor = torch.frombuffer(view, dtype=dtype)
+            address = tensor.data_ptr()
+        else:
+            base = self._bases.get((frame, dtype))
+            if base is None:
+                base = torch.frombuffer(view, dtype=dtype, count=len(view) // itemsize)
+                self._bases[frame, dtype] = base
+            address = base.data_ptr() + offset
+            tensor = base.narrow(0, offset // itemsize, numel)
+        if address % itemsize:  # a misaligned tensor would be undefined: give it its own memory
+            raw = bytearray(view[offset : offset + numel * itemsize])
+            tensor = torch.frombuffer(raw, dtype=dtype)
+        elif self._copy:
+            tensor = tensor.clone()
+        return tensor if len(shape) == 1 else tensor.view(shape)
+
+    def _make_array(self, code: int, shape: tuple[int, ...], frame: int, offset: int) -> np.ndarray:
+        dtype, numel = NUMPY_OF[code], prod(shape)
+        if not numel:
+            return np.empty(shape, dtype)
+        array = np.frombuffer(self._frames[frame], dtype, numel, offset).reshape(shape)
+        return array.copy() if self._copy else array

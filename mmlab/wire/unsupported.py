@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
+
+from mmlab.fields.items import KwargsItem, KwargsItems
 
 MAX_DEPTH = 64  # nesting of values inside kwargs items
 
@@ -44,11 +46,25 @@ def _children(value: object) -> Iterator[tuple[str, object]]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield f".{field.name}", getattr(value, field.name, None)
-    elif isinstance(value, Mapping):
-        if type(value) is dict:
-            for key, child in value.items():
-                yield f"[{key!r}] (key)", key
-                yield f"[{key!r}]", child
+    elif isinstance(value, KwargsItems):
+        for modality, entries in value.items():
+            first = 0
+            for block in entries.blocks:
+                if isinstance(block, int):
+                    first += block
+                    continue
+                for key, column in block.columns.items():
+                    yield f".{modality}.{key}", column.whole
+                    for i, part in enumerate(column.parts or ()):
+                        yield f".{modality}[{first + i}].{key}", part
+                first += block.size
+    elif isinstance(value, KwargsItem):
+        for key, elem in value.items():
+            yield f".{key}", elem.data
+    elif isinstance(value, dict):
+        for key, child in value.items():
+            yield f"[{key!r}] (key)", key
+            yield f"[{key!r}]", child
     elif isinstance(value, (list, tuple, set, frozenset)):
         for i, child in enumerate(value):
             yield f"[{i}]", child

@@ -20,7 +20,7 @@ from mmlab.wire.table import Table
 from mmlab.wire.unsupported import MAX_DEPTH, Unsupported
 
 (
-    TENSOR,  # entry [, row]
+    TENSOR,  # number
     PLAIN_LIST,  # [list of plain values]: read without a walk
     LIST,  # value ...
     TUPLE,  # value ...
@@ -52,10 +52,8 @@ def pack(value: object, payload: Payload, depth: int = 0) -> Packed:
         return value
     if depth > MAX_DEPTH:
         raise Unsupported(value, f"values nested deeper than {MAX_DEPTH} cannot be carried")
-    if isinstance(value, torch.Tensor):
-        return [TENSOR, *payload.add(value)]
-    if isinstance(value, np.ndarray):
-        return [TENSOR, *payload.add_array(value)]
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return [TENSOR, payload.number(value)]
     packer = _PACKERS.get(kind)
     if packer is not None:
         return packer(value, payload, depth + 1)
@@ -158,11 +156,18 @@ def unpack(value: Packed, table: Table, depth: int = 0) -> object:
 
 
 def _items(value: list[Packed], table: Table, depth: int) -> list[object]:
-    return [unpack(part, table, depth) for part in value[1:]]
+    """The parts behind the tag, in the list they came in: no second list is made for them."""
+    for i in range(1, len(value)):
+        value[i] = unpack(value[i], table, depth)
+    del value[0]
+    return value
 
 
 def _tensor(value: list[Packed], table: Table, depth: int) -> object:
-    return table.get(value[1:])  # type: ignore[arg-type]
+    number = value[1] if len(value) == 2 else None
+    if type(number) is not int:
+        raise WireError(f"value: tensor reference {value[1:]!r:.40}, wanted one number")
+    return table.get(number)
 
 
 def _plain_list(value: list[Packed], table: Table, depth: int) -> object:
@@ -181,8 +186,13 @@ def _size(value: list[Packed], table: Table, depth: int) -> object:
 def _dict(value: list[Packed], table: Table, depth: int) -> object:
     _want(len(value) % 2 == 1, value, "keys and values")
     parts = _items(value, table, depth)
-    _want(all(map(_is_key, parts[::2])), value, "keys that are plain")
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+    keys = parts[::2]
+    if not all(map(_is_key, keys)):
+        raise WireError(f"value: dict key in {keys!r:.80}, wanted plain keys")
+    made = dict(zip(keys, parts[1::2], strict=True))
+    if len(made) != len(keys):
+        raise WireError(f"value: a dict key stands twice in {keys!r:.80}")
+    return made
 
 
 def _slice(value: list[Packed], table: Table, depth: int) -> object:
@@ -191,12 +201,14 @@ def _slice(value: list[Packed], table: Table, depth: int) -> object:
 
 
 def _dtype(value: list[Packed], table: Table, depth: int) -> object:
-    _want(len(value) == 2 and value[1] in TORCH_OF, value, "a torch dtype's code")
+    _want(len(value) == 2 and type(value[1]) is int, value, "a torch dtype's code")
+    _want(value[1] in TORCH_OF, value, "a torch dtype's code")
     return TORCH_OF[value[1]]  # type: ignore[index]
 
 
 def _numpy_dtype(value: list[Packed], table: Table, depth: int) -> object:
-    _want(len(value) == 2 and value[1] in NUMPY_OF, value, "a numpy dtype's code")
+    _want(len(value) == 2 and type(value[1]) is int, value, "a numpy dtype's code")
+    _want(value[1] in NUMPY_OF, value, "a numpy dtype's code")
     return NUMPY_OF[value[1]]  # type: ignore[index]
 
 
