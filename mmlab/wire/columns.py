@@ -160,9 +160,7 @@ def unpack_items(raw: memoryview, table: Table) -> KwargsItems:
     return KwargsItems.of(lists)
 
 
-def _unpack_blocks(
-    modality: str, specs: list[int | BlockSpec], table: Table
-) -> list[Block | int]:
+def _unpack_blocks(modality: str, specs: list[int | BlockSpec], table: Table) -> list[Block | int]:
     blocks: list[Block | int] = []
     for i, spec in enumerate(specs):
         if isinstance(spec, int):

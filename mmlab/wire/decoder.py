@@ -38,6 +38,8 @@ DEFAULT_MAX_NBYTES: Final = 16 << 30
 
 _NUMBER: Final = Struct("<I").unpack
 
+_NOTHING: Final = memoryview(b"")
+
 _decode_value = msgspec.msgpack.Decoder().decode
 
 
@@ -116,7 +118,7 @@ class Decoder:
         header = SIZE + body + table
         size = total = len(frame0)
         start = -(-header // ALIGN) * ALIGN if inline else header
-        views = [frame0[start:]]
+        views = [frame0[start:] if inline else _NOTHING]
         for frame in frames[1:]:
             view = memoryview(frame)
             if view.ndim != 1 or view.itemsize != 1:
@@ -125,7 +127,7 @@ class Decoder:
             total += len(view)
         if header > MAX_HEADER or start + inline != size or total > self.max_nbytes:
             raise WireError(self._sizes(frame0, total))
-        return Table(bytes(frame0[SIZE + body : header]), views, self.copy, body)
+        return Table(frame0, SIZE + body, header, views, self.copy, body)
 
     def _sizes(self, frame0: memoryview, total: int) -> str:
         envelope, size = read_envelope(frame0), len(frame0)
@@ -147,7 +149,7 @@ def _ext_hook(code: int, data: memoryview) -> object:
             raise WireError(f"tensor reference of {len(data)} B, wanted 4")
         return table.get(_NUMBER(data)[0])
     if table is None:
-        table = Table(b"", [memoryview(b"")], False, 0)
+        table = Table(b"", 0, 0, [_NOTHING], False, 0)
     if code == EXT_VALUE:
         return unpack(_decode_value(data), table)
     if code == EXT_ITEMS:

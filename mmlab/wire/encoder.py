@@ -125,8 +125,8 @@ class Encoder:
         envelope = _envelope(kind, request_id, body, table, size)
         if not size:
             frame0 = b"".join((envelope, body, table))
-            return [frame0] if inline else [frame0, tensor_view(t)[0]]
-        data = tensor_view(t)[0] if nbytes >= PACK_LIMIT else small_bytes(t, nbytes)
+            return [frame0] if inline else [frame0, tensor_view(t)]
+        data = tensor_view(t) if nbytes >= PACK_LIMIT else small_bytes(t, nbytes)
         pad = PAD[(SIZE + len(body) + len(table)) % ALIGN]
         return [b"".join((envelope, body, table, pad, data, PAD[nbytes % ALIGN]))]
 

@@ -107,4 +107,6 @@ def _walk(body: bytes, at: int, end: int, limit: int, into: bool) -> int:
 
 
 def _map(pairs: int) -> int:
+    if not pairs:
+        return _ARRAY
     return _MAP if pairs <= 5 else _STR + _PAIR * pairs

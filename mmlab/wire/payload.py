@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from mmlab.dtypes import CODE_OF_NUMPY, CODE_OF_TORCH
-from mmlab.wire.piece import Piece, array_view, parts_view, tensor_view
+from mmlab.wire.piece import Piece, array_view, dense_view, own_view, parts_view
 from mmlab.wire.unsupported import Unsupported
 
 PACK_LIMIT: Final = (
@@ -96,7 +96,9 @@ class Payload:
                     raise AssertionError("check() let an unknown tensor pass")
                 last, nbytes = None, value.nbytes
                 if nbytes >= PACK_LIMIT:
-                    entries.append(Entry(code, shape, Piece(nbytes, *tensor_view(value))))
+                    view = own_view(value)
+                    piece = Piece(nbytes, *(dense_view(value) if view is None else (view, value)))
+                    entries.append(Entry(code, shape, piece))
                 elif nbytes:
                     piece = Piece(nbytes, None)
                     piece.rows = [value]

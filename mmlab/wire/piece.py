@@ -31,6 +31,8 @@ SEEN_AS: Final[dict[torch.dtype, torch.dtype | None]] = {
     for dtype in CODE_OF_TORCH
 }
 
+_FEW: Final = 16  # up to here copying one by one is faster than one torch.stack
+
 
 class Piece:
     """One dense tensor or array (`dense`), or small tensors behind each other (`rows`)."""
@@ -60,7 +62,7 @@ class Piece:
     def write(self, out: memoryview) -> None:
         """Copy the bytes to the beginning of `out`."""
         rows = self.rows
-        if self.dense is None and rows is not None and len(rows) >= 4:
+        if self.dense is None and rows is not None and len(rows) >= _FEW:
             first = copyable(rows[0])
             count = len(rows) * first.numel()
             _write_parts(rows, torch.frombuffer(out, dtype=first.dtype, count=count))
@@ -68,20 +70,26 @@ class Piece:
             out[: self.total] = self.view()
 
 
-def tensor_view(t: torch.Tensor) -> tuple[Buffer, torch.Tensor]:
-    """A tensor's bytes in row-major order, and the tensor whose memory they are.
+def tensor_view(t: torch.Tensor) -> Buffer:
+    """A tensor's bytes in row-major order: its own memory where it is dense, else a copy."""
+    return own_view(t) or dense_view(t)[0]
 
-    That is `t` itself where it is dense, else a dense copy.
+
+def own_view(t: torch.Tensor) -> Buffer | None:
+    """The bytes where they lie; None for what numpy cannot show as a row of bytes.
+
+    That is a gradient, strides, negative or conjugate bits, complex128, a tensor without memory.
     """
     try:
-        if not t.data_ptr():
-            raise RuntimeError("no memory to look at")
         seen = SEEN_AS[t.dtype]
-        view = t.numpy().data if seen is None else t.view(seen).numpy().data
-        if view.c_contiguous:
-            return view.cast("B"), t
+        view: memoryview = (t if seen is None else t.view(seen)).numpy().data
+        return view.cast("B") if t.data_ptr() else None
     except (RuntimeError, TypeError, ValueError):
-        pass  # a gradient, a negative or conjugate bit, complex128: seen as bytes below
+        return None
+
+
+def dense_view(t: torch.Tensor) -> tuple[Buffer, torch.Tensor]:
+    """The bytes in row-major order and the tensor whose memory they are, copied where they must."""
     t = dense(t)
     return t.reshape(-1).view(torch.uint8).numpy().data, t
 
@@ -103,7 +111,7 @@ def array_view(array: np.ndarray) -> Buffer:
 
 
 def _gather(rows: list[torch.Tensor], nbytes: int) -> Buffer:
-    if len(rows) < 4:
+    if len(rows) < _FEW:
         return b"".join([small_bytes(row, nbytes) for row in rows])
     return parts_view(rows, nbytes * len(rows))
 

@@ -43,21 +43,36 @@ class FrameSink:
         if len(pieces) == 1:
             self.frames.append(pieces[0].view())
             return [(1, 0)]
-        places: list[Place] = [(0, 0)] * len(pieces)
+        places: list[Place] = []
         small: list[int] = []
-        large: list[int] = []
+        storages: set[int] = set()
+        frames = self.frames
         for i, piece in enumerate(pieces):
-            (small if piece.total < PACK_LIMIT else large).append(i)
-        for region in _regions(pieces, large):
-            first = pieces[region[0]]
-            if len(region) == 1:
-                self.frames.append(first.view())
-                places[region[0]] = (len(self.frames), 0)
+            tensor = piece.tensor
+            if tensor is not None:
+                storages.add(tensor.untyped_storage().data_ptr())
+            elif piece.total < PACK_LIMIT:
+                places.append((0, 0))
+                small.append(i)
+                continue
             else:
-                self._merge(pieces, places, region)
+                storages.add(-i)
+            frames.append(piece.view())
+            places.append((len(frames), 0))
+        if len(storages) + len(small) < len(pieces):  # some share a storage
+            self._merge_all(pieces, places, [i for i, place in enumerate(places) if place[0]])
         if small:
             self._pack(pieces, places, small)
         return places
+
+    def _merge_all(self, pieces: Sequence[Piece], places: list[Place], large: list[int]) -> None:
+        self.frames.clear()
+        for region in _regions(pieces, large):
+            if len(region) == 1:
+                self.frames.append(pieces[region[0]].view())
+                places[region[0]] = (len(self.frames), 0)
+            else:
+                self._merge(pieces, places, region)
 
     def _merge(self, pieces: Sequence[Piece], places: list[Place], region: list[int]) -> None:
         """One frame over pieces that overlap or follow each other in one storage."""
@@ -107,8 +122,6 @@ def _regions(pieces: Sequence[Piece], large: list[int]) -> list[list[int]]:
             storage = tensor.untyped_storage()
             base = (storage.data_ptr(), storage.nbytes())  # two may begin at one address
         by_storage.setdefault(base, []).append(i)
-    if len(by_storage) == len(large):
-        return [[i] for i in large]
     regions: list[list[int]] = []
     for members in by_storage.values():
         if len(members) == 1:

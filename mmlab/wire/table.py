@@ -9,9 +9,9 @@ against the frames, in exact integers, before any tensor exists.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from math import prod
-from struct import Struct
 from typing import Final
 
 import numpy as np
@@ -19,11 +19,12 @@ import torch
 
 from mmlab.dtypes import ITEMSIZE, NUMPY_OF, TORCH_OF, describe
 from mmlab.errors import WireError
+from mmlab.wire.envelope import Buffer
 from mmlab.wire.payload import Entry
 from mmlab.wire.sink import Place
 
 MAX_NDIM: Final = 64
-_LAYOUT: Final = [Struct(f"<BBHIQI{n}Q") for n in range(MAX_NDIM + 1)]
+_LAYOUT: Final = [struct.Struct(f"<BBHIQI{n}Q") for n in range(MAX_NDIM + 1)]
 _HEAD: Final = 20
 _REF_NBYTES: Final = 6  # of one tensor reference in the body
 _MAX_SPAN: Final = 1 << 62  # bytes an entry may span, zero extents counted as one: torch's strides
@@ -46,6 +47,16 @@ def pack_table(entries: Sequence[Entry], places: Sequence[Place]) -> bytes:
     return b"".join(out)
 
 
+def _peek(raw: Buffer, at: int, end: int) -> tuple[int, tuple[int, ...], int, int, int]:
+    """code, shape, count, frame, offset of a record that cannot be read, as far as it can be."""
+    if at + _HEAD > end:
+        raise WireError(f"table: {max(end - at, 0)} B left for a record of {_HEAD} B and more")
+    code, ndim, _, frame, offset, count = _LAYOUT[0].unpack_from(raw, at)
+    if ndim > MAX_NDIM or at + _HEAD + 8 * ndim > end:
+        raise WireError(f"table: {ndim} dimensions in {end - at - _HEAD} B, at most {MAX_NDIM}")
+    return code, _LAYOUT[ndim].unpack_from(raw, at)[6:], count, frame, offset
+
+
 # code, shape, frame, offset, numel of one, number of the first, how many
 Record = tuple[int, tuple[int, ...], int, int, int, int, int]
 
@@ -55,8 +66,10 @@ class Table:
 
     __slots__ = ("_bases", "_copy", "_frames", "_made", "_records", "_room", "_which", "size")
 
-    def __init__(self, raw: bytes, frames: list[memoryview], copy: bool, body: int) -> None:
-        """`body`: its size in bytes. Every number costs it one at least, a reference 6."""
+    def __init__(
+        self, raw: Buffer, at: int, end: int, frames: list[memoryview], copy: bool, body: int
+    ) -> None:
+        """Read `raw[at:end]`. `body`: its bytes; a number costs it one at least, a reference 6."""
         self._frames = frames  # frames[0] is the inline payload
         self._copy = copy
         self._room = body // _REF_NBYTES  # tensors that may be made before they are asked for
@@ -64,46 +77,50 @@ class Table:
         self._bases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._which: list[int] | None = None  # number -> record, where that is not the same
         self._records: list[Record] = []
-        self.size = 0
-        at, end = 0, len(raw)
+        size = 0
         while at < end:
-            at = self._read(raw, at, end)
-        if self.size > body:
-            raise WireError(
-                f"table: {self.size} tensors, a body of {body} B cannot refer to all of them"
-            )
-        if self.size != len(self._records):
+            try:
+                ndim = raw[at + 1]
+                record = _LAYOUT[ndim].unpack_from(raw, at)
+                code, _, zero, frame, offset, count = record[:6]
+                shape = record[6:]
+                itemsize = ITEMSIZE[code]
+                numel = prod(shape)
+                at += _HEAD + 8 * ndim
+                if (
+                    offset + numel * count * itemsize > len(frames[frame])
+                    or (numel or prod([n or 1 for n in shape])) * itemsize > _MAX_SPAN
+                    or zero
+                    or not count
+                    or at > end
+                ):
+                    raise self._refusal(code, shape, count, frame, offset)
+            except (IndexError, KeyError, struct.error) as error:
+                raise self._refusal(*_peek(raw, at, end)) from error
+            self._records.append((code, shape, frame, offset, numel, size, count))
+            size += count
+        if size > body:
+            raise WireError(f"table: {size} tensors, a body of {body} B cannot refer to them all")
+        self.size = size
+        if size != len(self._records):
             self._which = [i for i, record in enumerate(self._records) for _ in range(record[6])]
 
-    def _read(self, raw: bytes, at: int, end: int) -> int:
-        where = len(self._records)
-        try:
-            ndim = raw[at + 1]
-            code, _, zero, frame, offset, count, *extents = _LAYOUT[ndim].unpack_from(raw, at)
-        except Exception as error:
-            raise WireError(
-                f"table[{where}]: {end - at} B left, wanted {_HEAD} and 8 for each "
-                f"of at most {MAX_NDIM} dimensions"
-            ) from error
+    def _refusal(
+        self, code: int, shape: tuple[int, ...], count: int, frame: int, offset: int
+    ) -> WireError:
+        where = f"table[{len(self._records)}]"
         itemsize = ITEMSIZE.get(code)
-        if itemsize is None or zero:
-            raise WireError(f"table[{where}]: {describe(code)}, wanted one of mmlab.dtypes")
+        if itemsize is None:
+            return WireError(f"{where}: {describe(code)}, wanted one of mmlab.dtypes")
         if frame >= len(self._frames):
-            raise WireError(
-                f"table[{where}]: payload in frame {frame}, the message has {len(self._frames)}"
+            return WireError(
+                f"{where}: payload in frame {frame}, the message has {len(self._frames)}"
             )
-        numel = prod(extents)
-        nbytes = numel * count * itemsize
-        span = numel or prod([extent or 1 for extent in extents])
-        available = len(self._frames[frame])
-        if offset + nbytes > available or span * itemsize > _MAX_SPAN or not count:
-            raise WireError(
-                f"table[{where}]: frame {frame} has {available} B, {count} x "
-                f"{describe(code)} {tuple(extents)} at {offset} needs {nbytes} B"
-            )
-        self._records.append((code, tuple(extents), frame, offset, numel, self.size, count))
-        self.size += count
-        return at + _HEAD + 8 * ndim
+        nbytes = prod(shape) * count * itemsize
+        return WireError(
+            f"{where}: frame {frame} has {len(self._frames[frame])} B, {count} x "
+            f"{describe(code)} {shape} at {offset} needs {nbytes} B (or the record is malformed)"
+        )
 
     def get(self, number: int) -> Made:
         """The tensor or array of a number. WireError if there is none."""

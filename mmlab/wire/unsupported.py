@@ -39,6 +39,25 @@ def locate(root: object, wanted: object) -> str:
     return ""
 
 
+def misfit(root: object) -> tuple[str, str] | None:
+    """Path and reason of the first number or string in `root` that msgpack has no room for."""
+    seen: set[int] = set()
+    stack: list[tuple[str, object]] = [("", root)]
+    while stack:
+        path, value = stack.pop()
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+            return path, "integer beyond 64 bits cannot be carried"
+        if isinstance(value, str):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return path, f"string {value!r:.40} with a lone surrogate cannot be carried"
+        elif id(value) not in seen:
+            seen.add(id(value))
+            stack.extend((path + step, child) for step, child in _children(value))
+    return None
+
+
 def _children(value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:
@@ -59,8 +78,9 @@ def _children(value: object) -> Iterator[tuple[str, object]]:
                         yield f".{modality}[{first + i}].{key}", part
                 first += block.size
     elif isinstance(value, KwargsItem):
-        for key, elem in value.items():
-            yield f".{key}", elem.data
+        block, index = value.place
+        for key, column in block.columns.items():
+            yield f".{key}", column.whole if column.parts is None else column.parts[index]
     elif isinstance(value, dict):
         for key, child in value.items():
             yield f"[{key!r}] (key)", key
