@@ -6,7 +6,7 @@ cut out when they are asked for, and a reducer that meets neighbours takes the b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from typing import overload
 
 import numpy as np
@@ -208,6 +208,9 @@ class KwargsItems(Mapping[str, ItemList]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._lists)
+
+    def items(self) -> ItemsView[str, ItemList]:
+        return self._lists.items()
 
     def __len__(self) -> int:
         return len(self._lists)

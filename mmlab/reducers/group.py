@@ -96,6 +96,17 @@ def reduce_items(items: KwargsItems) -> dict[str, object]:
         blocks = [b for b in entries.blocks if not isinstance(b, int) and b.size]
         if not blocks:
             continue
+        if len(blocks) == 1:
+            for key, column in blocks[0].columns.items():
+                if key in kwargs:
+                    raise BatchError(f"{modality}.{key}: another modality has this key too")
+                if column.parts is None:  # the batch it came as
+                    kwargs[key] = column.whole
+                else:
+                    span = Span(column, 0, column.size)
+                    reducer = REDUCERS[type(column.field)]
+                    kwargs[key] = reducer(f"{modality}.{key}", [span]).run()
+            continue
         for i, block in enumerate(blocks[1:], 1):
             if not compatible((blocks[0], 0), (block, 0)):
                 raise BatchError(f"{modality}: {_difference(blocks[0], block, i)}")

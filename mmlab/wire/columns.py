@@ -93,13 +93,16 @@ def _column(key: str, column: Column, payload: Payload) -> ColumnSpec:
     field = column.field
     if column.parts is None:
         sizes = None if column.offsets is None else column.sizes
-        return ColumnSpec(key, field, WHOLE, sizes, pack(column.whole, payload))
+        whole = column.whole
+        if type(whole) is torch.Tensor:
+            return ColumnSpec(key, field, WHOLE, sizes, [TENSOR, payload.number(whole)])
+        return ColumnSpec(key, field, WHOLE, sizes, pack(whole, payload))
     tensors = [part for part in column.parts if isinstance(part, torch.Tensor)]
     if tensors and len(tensors) == len(column.parts):
-        whole = _whole(field, tensors, payload)
-        if whole is not None:
+        joined = _whole(field, tensors, payload)
+        if joined is not None:
             sizes = [t.shape[field.dim] for t in tensors] if isinstance(field, FlatField) else None
-            return ColumnSpec(key, field, WHOLE, sizes, whole)
+            return ColumnSpec(key, field, WHOLE, sizes, joined)
     packed = []
     for i, part in enumerate(column.parts):
         try:
@@ -116,33 +119,37 @@ def _column(key: str, column: Column, payload: Payload) -> ColumnSpec:
 def _whole(field: Field, parts: list[torch.Tensor], payload: Payload) -> object | None:
     """The reference to one tensor with all parts, if they form one or are small; else None."""
     first = parts[0]
-    if len(parts) == 1 or any(not p.is_cpu or p.layout is not torch.strided for p in parts):
+    dtype, largest = first.dtype, 0
+    if len(parts) == 1:
         return None
-    if any(p.is_nested for p in parts):
+    for part in parts:
+        if not part.is_cpu or part.layout is not torch.strided or part.dtype is not dtype:
+            return None
+        largest = max(largest, part.nbytes)
+    if first.is_nested:
         return None
     if isinstance(field, BatchedField):
         view = stacked_view(parts)
-        if view is not None:
-            return pack(view, payload)
-        if any(p.shape != first.shape or p.dtype != first.dtype for p in parts):
-            return None
-        shape = (len(parts), *first.shape)
+        shape = first.shape
+        whole_shape = (len(parts), *shape)
+        joinable = largest < PACK_LIMIT and all(part.shape == shape for part in parts)
     else:
-        dim = field.dim if isinstance(field, FlatField) else 0
-        if any(p.ndim != first.ndim or p.dtype != first.dtype for p in parts) or not (
-            -first.ndim <= dim < first.ndim
-        ):
+        dim, ndim = field.dim if isinstance(field, FlatField) else 0, first.ndim
+        if not -ndim <= dim < ndim or any(part.ndim != ndim for part in parts):
             return None
         view = joined_view(parts, dim)
-        if view is not None:
-            return pack(view, payload)
         rest = first.shape[1:]
-        if dim % first.ndim or any(p.shape[1:] != rest for p in parts):
-            return None
-        shape = (sum(p.shape[0] for p in parts), *rest)
-    if max(p.nbytes for p in parts) >= PACK_LIMIT or len(set(map(id, parts))) < len(parts):
+        joinable = (
+            largest < PACK_LIMIT
+            and dim % ndim == 0
+            and all(part.shape[1:] == rest for part in parts)
+        )
+        whole_shape = (sum(part.shape[0] for part in parts), *rest)
+    if view is not None:
+        return [TENSOR, payload.number(view)]
+    if not joinable or len(set(map(id, parts))) < len(parts):
         return None
-    return [TENSOR, payload.number_of_parts(parts, shape)]
+    return [TENSOR, payload.number_of_parts(parts, whole_shape)]
 
 
 def unpack_items(raw: memoryview, table: Table) -> KwargsItems:

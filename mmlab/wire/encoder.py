@@ -6,6 +6,7 @@ encode may run inside another one. A message without tensors is plain msgpack be
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -27,11 +28,11 @@ from mmlab.wire.envelope import (
     Buffer,
     pack_envelope,
 )
-from mmlab.wire.payload import FIRST, PACK_LIMIT, Entry, Ext, Payload, check
+from mmlab.wire.payload import FIRST, MAX_NDIM, PACK_LIMIT, Entry, Ext, Payload, check
 from mmlab.wire.piece import small_bytes, tensor_view
 from mmlab.wire.sink import PAD, FrameSink, PayloadSink, Place
 from mmlab.wire.table import pack_record, pack_table
-from mmlab.wire.unsupported import Unsupported, locate
+from mmlab.wire.unsupported import Unsupported, locate, misfit
 from mmlab.wire.values import encode_plain, pack
 
 T = TypeVar("T")
@@ -71,17 +72,24 @@ class Encoder:
                     return self._finish_one(body, call.first, kind, request_id)
                 call.start()
             if call.payload is not None:
+                values = call.payload.values
+                if len(values) == 1 and sink is None and type(values[0]) is torch.Tensor:
+                    return self._finish_one(body, values[0], kind, request_id)
                 entries = call.payload.entries()
                 return self._finish(body, entries, kind, request_id, sink or FrameSink())
+            if len(body) > MAX_HEADER - SIZE:
+                raise EncodeError(_too_long(len(body)))
+            return [PLAIN.pack(MAGIC, VERSION, kind, 0, request_id, len(body)) + body]
         except Unsupported as error:
             raise EncodeError(_message(obj, error)) from None
+        except EncodeError:
+            raise
+        except struct.error as error:
+            raise EncodeError(
+                f"kind {kind!r}, request_id {request_id!r}: wanted 0 to 255 and 0 to 2**64 - 1"
+            ) from error
         except (TypeError, ValueError, OverflowError, RecursionError, RuntimeError) as error:
-            if isinstance(error, EncodeError):
-                raise
-            raise EncodeError(f"message of type {type(obj).__name__}: {error}") from error
-        if len(body) > MAX_HEADER - SIZE:
-            raise EncodeError(_too_long(len(body)))
-        return [PLAIN.pack(MAGIC, VERSION, kind, 0, request_id, len(body)) + body]
+            raise EncodeError(_reason(obj, error)) from error
 
     def _finish(
         self, body: bytes, entries: list[Entry], kind: int, request_id: int, sink: PayloadSink
@@ -119,6 +127,8 @@ class Encoder:
             check(t)
             raise AssertionError("check() let an unknown tensor pass")
         shape, nbytes, limit = t.shape, t.nbytes, self.size_threshold
+        if len(shape) > MAX_NDIM:
+            check(t)
         inline = limit is None or nbytes < limit or not nbytes
         table = pack_record(code, shape, 1, 0 if inline else 1, 0)
         size = -(-nbytes // ALIGN) * ALIGN if inline else 0
@@ -147,7 +157,7 @@ class _Call:
         """The payload with the first tensor as its entry 0."""
         payload = self.payload = Payload()
         if self.first is not None:
-            payload.add(self.first)
+            payload.number(self.first)
         return payload
 
     def hook(self, value: object) -> Ext:
@@ -159,7 +169,7 @@ class _Call:
                 return FIRST
             payload = self.start()
         if isinstance(value, (torch.Tensor, np.ndarray)):
-            return payload.add(value)
+            return payload.reference(value)
         if isinstance(value, KwargsItems):
             if type(value) is not KwargsItems or value.foreign is not None:
                 raise Unsupported(value, value.foreign or _subclass(type(value), KwargsItems))
@@ -189,6 +199,16 @@ def _too_long(nbytes: int) -> str:
         f"message body and tensor table are {nbytes} B, at most {MAX_HEADER - SIZE} B: "
         "send long data as tensors or numpy arrays"
     )
+
+
+def _reason(obj: object, error: Exception) -> str:
+    """Of an error of msgspec's, which names no path: find what it can be about."""
+    if isinstance(error, RecursionError):
+        return f"{type(obj).__name__}: nested too deep, or a container holds itself"
+    found = misfit(obj)
+    if found is None:
+        return f"{type(obj).__name__}: {error}"
+    return f"{type(obj).__name__}{found[0]}: {found[1]}"
 
 
 def _message(obj: object, error: Unsupported) -> str:

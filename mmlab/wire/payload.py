@@ -22,6 +22,7 @@ from mmlab.wire.unsupported import Unsupported
 PACK_LIMIT: Final = (
     8192  # smaller tensors are copied next to each other; larger ones are not copied
 )
+MAX_NDIM: Final = 64
 EXT_TENSOR: Final = 1  # extension type of a reference: number u32
 
 Ext = msgspec.msgpack.Ext
@@ -48,23 +49,23 @@ class Payload:
 
     def __init__(self) -> None:
         self.values: list[torch.Tensor | np.ndarray | Entry] = []
-        self._memo: dict[int, Ext] = {}
+        self._memo: dict[int, int] = {}
         self._keep: list[object] = []  # what `_memo` knows by id and `values` does not hold
 
-    def add(self, value: torch.Tensor | np.ndarray) -> Ext:
-        """Register a tensor or array; the same object is sent once. Returns how to refer to it."""
-        ref = self._memo.get(id(value))
-        if ref is None:
-            ref = self._memo[id(value)] = Ext(EXT_TENSOR, _NUMBER(len(self.values)))
+    def number(self, value: torch.Tensor | np.ndarray) -> int:
+        """Register a tensor or array and give its number; the same object is sent once."""
+        number = self._memo.get(id(value))
+        if number is None:
+            number = self._memo[id(value)] = len(self.values)
             if isinstance(value, torch.Tensor) and type(value) is not torch.Tensor:
                 self._keep.append(value)
                 value = plain(value)
             self.values.append(value)
-        return ref
+        return number
 
-    def number(self, value: torch.Tensor | np.ndarray) -> int:
-        """The same, as a plain number."""
-        return int.from_bytes(self.add(value).data, "little")
+    def reference(self, value: torch.Tensor | np.ndarray) -> Ext:
+        """The same, as the body refers to it outside kwargs items."""
+        return Ext(EXT_TENSOR, _NUMBER(self.number(value)))
 
     def number_of_parts(self, tensors: Sequence[torch.Tensor], shape: Sequence[int]) -> int:
         """One tensor of `shape` whose bytes are those of `tensors` behind each other."""
@@ -91,7 +92,12 @@ class Payload:
                     piece.rows.append(value)
                     continue
                 code = CODE_OF_TORCH.get(dtype)
-                if code is None or not value.is_cpu or value.layout is not torch.strided:
+                if (
+                    code is None
+                    or not value.is_cpu
+                    or value.layout is not torch.strided
+                    or len(shape) > MAX_NDIM
+                ):
                     check(value)
                     raise AssertionError("check() let an unknown tensor pass")
                 last, nbytes = None, value.nbytes
@@ -138,14 +144,14 @@ def _array_entry(array: torch.Tensor | np.ndarray) -> Entry:
 def plain(tensor: torch.Tensor) -> torch.Tensor:
     """A Parameter or a plain subclass as a Tensor; wrappers without memory of their own refused."""
     cls = type(tensor)
-    if cls is torch.nn.Parameter:
-        return tensor.detach()
     if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise Unsupported(tensor, f"{cls.__name__} holds no plain memory: convert it first")
-    return tensor.as_subclass(torch.Tensor)
+    t = tensor.detach() if cls is torch.nn.Parameter else tensor.as_subclass(torch.Tensor)
+    check(t, tensor)
+    return t
 
 
-def check(t: torch.Tensor) -> None:
+def check(t: torch.Tensor, original: torch.Tensor | None = None) -> None:
     """Raise Unsupported, saying why and what to do about it, if a tensor cannot be carried."""
     if t.is_nested:
         reason = "nested (jagged) tensor cannot be carried: send a list of its parts"
@@ -156,6 +162,8 @@ def check(t: torch.Tensor) -> None:
         reason = f"{t.layout} tensor cannot be carried: make it dense (strided) first"
     elif t.dtype not in CODE_OF_TORCH:
         reason = f"{t.dtype} tensor cannot be carried: not in the table of dtypes (mmlab.dtypes)"
+    elif t.ndim > MAX_NDIM:
+        reason = f"tensor of {t.ndim} dimensions cannot be carried: at most {MAX_NDIM}"
     else:
         return
-    raise Unsupported(t, reason)
+    raise Unsupported(t if original is None else original, reason)

@@ -139,12 +139,13 @@ def _write_parts(tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
 
 def dense(t: torch.Tensor) -> torch.Tensor:
     """`t` itself if its bytes lie behind each other as they are meant, else a copy that does."""
+    original = t
     if t.requires_grad:
         t = t.detach()
     if t.data_ptr():
         if t.is_contiguous() and not t.is_neg() and not t.is_conj():
             return t
     elif not t._is_zerotensor() and t.numel():
-        raise Unsupported(t, "the memory of this tensor was freed (its storage holds 0 B)")
+        raise Unsupported(original, "the memory of this tensor was freed (its storage holds 0 B)")
     t = copyable(t.resolve_conj().resolve_neg())
     return t.clone(memory_format=torch.contiguous_format)

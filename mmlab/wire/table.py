@@ -17,13 +17,12 @@ from typing import Final
 import numpy as np
 import torch
 
-from mmlab.dtypes import ITEMSIZE, NUMPY_OF, TORCH_OF, describe
+from mmlab.dtypes import ITEMSIZE, NUMPY_OF, TORCH_OF, copyable, describe
 from mmlab.errors import WireError
 from mmlab.wire.envelope import Buffer
-from mmlab.wire.payload import Entry
+from mmlab.wire.payload import MAX_NDIM, Entry
 from mmlab.wire.sink import Place
 
-MAX_NDIM: Final = 64
 _LAYOUT: Final = [struct.Struct(f"<BBHIQI{n}Q") for n in range(MAX_NDIM + 1)]
 _HEAD: Final = 20
 _REF_NBYTES: Final = 6  # of one tensor reference in the body
@@ -64,7 +63,9 @@ Record = tuple[int, tuple[int, ...], int, int, int, int, int]
 class Table:
     """The tensors of one received message: checked on arrival, made when they are asked for."""
 
-    __slots__ = ("_bases", "_copy", "_frames", "_made", "_records", "_room", "_which", "size")
+    __slots__ = (
+        *("_bases", "_copy", "_frames", "_made", "_owned", "_records", "_room", "_which", "size"),
+    )
 
     def __init__(
         self, raw: Buffer, at: int, end: int, frames: list[memoryview], copy: bool, body: int
@@ -75,6 +76,7 @@ class Table:
         self._room = body // _REF_NBYTES  # tensors that may be made before they are asked for
         self._made: dict[int, Made] = {}
         self._bases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._owned: set[int] = set()  # frames that are the table's own copies
         self._which: list[int] | None = None  # number -> record, where that is not the same
         self._records: list[Record] = []
         size = 0
@@ -90,6 +92,7 @@ class Table:
                 if (
                     offset + numel * count * itemsize > len(frames[frame])
                     or (numel or prod([n or 1 for n in shape])) * itemsize > _MAX_SPAN
+                    or offset % itemsize
                     or zero
                     or not count
                     or at > end
@@ -104,6 +107,8 @@ class Table:
         self.size = size
         if size != len(self._records):
             self._which = [i for i, record in enumerate(self._records) for _ in range(record[6])]
+        if copy:
+            self._own_where_shared()
 
     def _refusal(
         self, code: int, shape: tuple[int, ...], count: int, frame: int, offset: int
@@ -115,6 +120,11 @@ class Table:
         if frame >= len(self._frames):
             return WireError(
                 f"{where}: payload in frame {frame}, the message has {len(self._frames)}"
+            )
+        if offset % itemsize:
+            return WireError(
+                f"{where}: {describe(code)} at {offset} of frame {frame}, "
+                f"wanted a multiple of {itemsize}"
             )
         nbytes = prod(shape) * count * itemsize
         return WireError(
@@ -179,11 +189,12 @@ class Table:
                 self._bases[frame, dtype] = base
             address = base.data_ptr() + offset
             tensor = base.narrow(0, offset // itemsize, numel)
-        if address % itemsize:  # a misaligned tensor would be undefined: give it its own memory
-            raw = bytearray(view[offset : offset + numel * itemsize])
-            tensor = torch.frombuffer(raw, dtype=dtype)
-        elif self._copy:
-            tensor = tensor.clone()
+        if address % itemsize:  # a misaligned frame: one aligned copy of it serves all its tensors
+            self._own(frame)
+            return self._make(code, shape, frame, offset)
+        if self._copy and frame not in self._owned:
+            bits = copyable(tensor)
+            tensor = tensor.clone() if bits is tensor else bits.clone().view(dtype)
         return tensor if len(shape) == 1 else tensor.view(shape)
 
     def _make_array(self, code: int, shape: tuple[int, ...], frame: int, offset: int) -> np.ndarray:
@@ -191,4 +202,22 @@ class Table:
         if not numel:
             return np.empty(shape, dtype)
         array = np.frombuffer(self._frames[frame], dtype, numel, offset).reshape(shape)
-        return array.copy() if self._copy else array
+        return array.copy() if self._copy and frame not in self._owned else array
+
+    def _own(self, frame: int) -> None:
+        """Replace a frame by one copy of it, aligned, whose memory no sender can touch."""
+        view = self._frames[frame]
+        copy = torch.empty(len(view), dtype=torch.uint8).numpy().data
+        copy[:] = view
+        self._frames[frame] = copy
+        self._bases.clear()
+        self._owned.add(frame)
+
+    def _own_where_shared(self) -> None:
+        """Where tensors overlap, a copy of each could need many times the payload."""
+        used = [0] * len(self._frames)
+        for code, _, frame, _, numel, _, count in self._records:
+            used[frame] += numel * count * ITEMSIZE[code]
+        for frame, nbytes in enumerate(used):
+            if nbytes > len(self._frames[frame]):
+                self._own(frame)
