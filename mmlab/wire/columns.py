@@ -99,7 +99,13 @@ def _column(key: str, column: Column, payload: Payload) -> ColumnSpec:
         return ColumnSpec(key, field, WHOLE, sizes, pack(whole, payload))
     tensors = [part for part in column.parts if isinstance(part, torch.Tensor)]
     if tensors and len(tensors) == len(column.parts):
-        joined = _whole(field, tensors, payload)
+        try:
+            joined = _whole(field, tensors, payload)
+        except Unsupported as error:
+            error.item = next((i for i, t in enumerate(tensors) if t is error.value), None)
+            raise
+        except RuntimeError:  # one has no shape or memory: it is named when it is sent alone
+            joined = None
         if joined is not None:
             sizes = [t.shape[field.dim] for t in tensors] if isinstance(field, FlatField) else None
             return ColumnSpec(key, field, WHOLE, sizes, joined)

@@ -38,6 +38,8 @@ DEFAULT_MAX_NBYTES: Final = 16 << 30
 
 _NUMBER: Final = Struct("<I").unpack
 
+_START: Final = MAGIC + bytes([VERSION])
+_PLAIN_SIZES: Final = bytes(16)
 _NOTHING: Final = memoryview(b"")
 
 _decode_value = msgspec.msgpack.Decoder().decode
@@ -65,6 +67,7 @@ class Decoder:
     ) -> None:
         self.max_nbytes = max_nbytes
         self.copy = copy
+        self._plain = min(max_nbytes, SCAN_FROM)
         self._decode = msgspec.msgpack.Decoder(
             object if type is None else type,
             ext_hook=_ext_hook,
@@ -74,6 +77,17 @@ class Decoder:
     def decode(self, frames: Sequence[Buffer]) -> object:
         """[frame 0, payload frames ...] -> the message. Raises WireError and nothing else."""
         try:
+            frame0 = frames[0]
+            if (
+                type(frame0) is bytes
+                and len(frames) == 1
+                and frame0.startswith(_START)
+                and frame0[16:SIZE] == _PLAIN_SIZES
+                and len(frame0) <= self._plain
+                and _current.table is None
+                and not frame0[6] | frame0[7]
+            ):  # what `_message` would find out of a short text-only message
+                return self._decode(frame0[SIZE:])
             return self._message(frames)
         except WireError:
             raise
@@ -94,6 +108,8 @@ class Decoder:
         magic, version, _, reserved, _, body, table, inline = LAYOUT.unpack_from(frame0)
         if magic != MAGIC or version != VERSION or reserved:
             read_envelope(frame0)
+        if not body | table | inline:
+            body = len(frame0) - SIZE
         if body >= SCAN_FROM:
             check_growth(bytes(frame0[SIZE : SIZE + body]))
         if table or inline or len(frames) > 1:

@@ -23,6 +23,7 @@ from mmlab.wire.envelope import (
     MAGIC,
     MAX_HEADER,
     PLAIN,
+    PLAIN_0,
     SIZE,
     VERSION,
     Buffer,
@@ -41,6 +42,8 @@ R = TypeVar("R")
 EXT_VALUE: Final = 2  # msgpack of a tagged value (mmlab.wire.values)
 EXT_ITEMS: Final = 3  # msgpack of all items of a request (mmlab.wire.columns)
 EXT_ITEM: Final = 4  # msgpack of one item
+
+_MAX_BODY: Final = MAX_HEADER - SIZE
 
 _encode = msgspec.msgpack.encode
 
@@ -67,19 +70,21 @@ class Encoder:
         call = _Call()
         try:
             body = _encode(obj, enc_hook=call.hook)
-            if call.payload is None and call.first is not None:
-                if sink is None:
-                    return self._finish_one(body, call.first, kind, request_id)
-                call.start()
-            if call.payload is not None:
-                values = call.payload.values
-                if len(values) == 1 and sink is None and type(values[0]) is torch.Tensor:
-                    return self._finish_one(body, values[0], kind, request_id)
-                entries = call.payload.entries()
-                return self._finish(body, entries, kind, request_id, sink or FrameSink())
-            if len(body) > MAX_HEADER - SIZE:
-                raise EncodeError(_too_long(len(body)))
-            return [PLAIN.pack(MAGIC, VERSION, kind, 0, request_id, len(body)) + body]
+            found = call.found
+            if found is None:
+                if len(body) > _MAX_BODY:
+                    raise EncodeError(_too_long(len(body)))
+                if kind == 0 == request_id:
+                    return [PLAIN_0 + body]
+                return [PLAIN.pack(MAGIC, VERSION, kind, 0, request_id) + body]
+            if sink is None:
+                one: object = found
+                if type(found) is Payload and len(found.values) == 1:
+                    one = found.values[0]
+                if type(one) is torch.Tensor:
+                    return self._finish_one(body, one, kind, request_id)
+                sink = FrameSink()
+            return self._finish(body, call.start().entries(), kind, request_id, sink)
         except Unsupported as error:
             raise EncodeError(_message(obj, error)) from None
         except EncodeError:
@@ -148,26 +153,28 @@ def _envelope(kind: int, request_id: int, body: bytes, table: bytes, inline: int
 
 
 class _Call:
-    """One encode: its first tensor, and its payload, made when there is more than that."""
+    """One encode: what it has found so far that msgspec does not know."""
 
-    payload: Payload | None = None  # defaults of the class: an object without tensors has no dict
-    first: torch.Tensor | None = None
+    # nothing, one tensor, or all that there is (a default of the class: no message, no attribute)
+    found: torch.Tensor | Payload | None = None
 
     def start(self) -> Payload:
-        """The payload with the first tensor as its entry 0."""
-        payload = self.payload = Payload()
-        if self.first is not None:
-            payload.number(self.first)
+        """The payload, with the tensor found first as its number 0."""
+        found = self.found
+        if isinstance(found, Payload):
+            return found
+        payload = self.found = Payload()
+        if found is not None:
+            payload.number(found)
         return payload
 
     def hook(self, value: object) -> Ext:
         """What msgspec does not know."""
-        payload = self.payload
-        if payload is None:
-            if type(value) is torch.Tensor and (self.first is None or self.first is value):
-                self.first = value
-                return FIRST
-            payload = self.start()
+        found = self.found
+        if found is None and type(value) is torch.Tensor:
+            self.found = value
+            return FIRST
+        payload = found if type(found) is Payload else self.start()
         if isinstance(value, (torch.Tensor, np.ndarray)):
             return payload.reference(value)
         if isinstance(value, KwargsItems):

@@ -3,7 +3,8 @@
     magic 4s | version u8 | kind u8 | zero u16 | request id u64 | body u32 | table u32 | inline u64
 
 They can be read without the body, so that an error reply, an abort or a cache miss needs none and
-an undecodable request can still be answered by its id. All numbers are little-endian. Frame 0 is
+an undecodable request can still be answered by its id. All numbers are little-endian; body 0 says
+that all the rest of frame 0 is the body, as it is in messages without tensors. Frame 0 is
 
     envelope | body (msgpack) | tensor table | zeros up to a multiple of 64 | inline payload
 """
@@ -22,7 +23,8 @@ ALIGN: Final = 64  # unit of alignment of payload inside a frame
 MAX_HEADER: Final = 16 << 20  # envelope, body and table together
 
 LAYOUT: Final = Struct("<4sBBHQIIQ")
-PLAIN: Final = Struct("<4sBBHQI12x")  # neither tensors nor inline payload
+PLAIN: Final = Struct("<4sBBHQ16x")  # neither tensors nor inline payload
+PLAIN_0: Final = PLAIN.pack(MAGIC, VERSION, 0, 0, 0)
 
 Buffer = bytes | bytearray | memoryview
 

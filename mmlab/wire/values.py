@@ -50,7 +50,7 @@ def pack(value: object, payload: Payload, depth: int = 0) -> Packed:
         if not -(1 << 63) <= value < 1 << 64:  # type: ignore[operator]
             raise Unsupported(value, "integer beyond 64 bits cannot be carried")
         return value
-    if depth > MAX_DEPTH:
+    if depth >= MAX_DEPTH and kind in _PACKERS:
         raise Unsupported(value, f"values nested deeper than {MAX_DEPTH} cannot be carried")
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return [TENSOR, payload.number(value)]
@@ -150,7 +150,7 @@ def unpack(value: Packed, table: Table, depth: int = 0) -> object:
         )
     if not value or type(value[0]) is not int or not 0 <= value[0] < len(_UNPACKERS):
         raise WireError(f"value: tag {value[:1]!r}, wanted 0 to {len(_UNPACKERS) - 1}")
-    if depth > MAX_DEPTH + 1:
+    if depth > MAX_DEPTH:
         raise WireError(f"values nested deeper than {MAX_DEPTH}")
     return _UNPACKERS[value[0]](value, table, depth + 1)
 
