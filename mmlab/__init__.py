@@ -25,6 +25,7 @@ from mmlab.fields import (
     shared,
 )
 from mmlab.reducers import Batch, group
+from mmlab.staging import PinnedBatcher, PinnedPool
 from mmlab.wire import Decoder, Encoder
 
 __version__ = "0.1.0"
@@ -44,6 +45,8 @@ __all__ = [
     "KwargsItem",
     "KwargsItems",
     "MMLabError",
+    "PinnedBatcher",
+    "PinnedPool",
     "SharedField",
     "TransportError",
     "UsageError",
