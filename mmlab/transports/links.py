@@ -1,0 +1,195 @@
+"""The four kinds of ZeroMQ socket that a pipeline uses, each as one link of a transport.
+
+What is easy to get wrong, and held here: a tracker speaks for one frame only, so every frame that
+is not copied has its own; frames below 64 KiB are copied by pyzmq whatever one asks for, so they
+are sent as copies; a socket belongs to one thread at a time, so senders lock; nothing lingers, so
+closing never waits for a peer that is gone; a socket path has 107 bytes; and only this machine can
+connect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import zmq
+
+from mmlab.errors import TransportError
+from mmlab.transports.base import Buffer, Message, Sent
+
+COPY_BELOW = 64 * 1024  # bytes; pyzmq's own threshold: it copies smaller frames in any case
+MAX_PATH = 107  # bytes of sun_path without its final NUL
+MAX_QUEUED_REPLIES = 100_000  # more than a frontend may have in flight: a reply never meets a limit
+ZmqContext: TypeAlias = zmq.Context[zmq.Socket[bytes]]
+LOOPBACK = re.compile(r"tcp://127\.0\.0\.1:(\d+|\*)")
+
+
+def check_endpoint(endpoint: str) -> str:
+    """The endpoint itself; TransportError for one that is too long or not of this machine only."""
+    scheme, _, rest = endpoint.partition("://")
+    if scheme == "tcp" and not LOOPBACK.fullmatch(endpoint):
+        raise TransportError(
+            f"endpoint {endpoint}: refused, tcp is limited to 127.0.0.1 until connections are "
+            "authenticated; use ipc or tcp://127.0.0.1"
+        )
+    if scheme == "ipc" and len(os.fsencode(rest)) > MAX_PATH:
+        raise TransportError(
+            f"endpoint {endpoint}: its path has {len(os.fsencode(rest))} bytes, a socket path is "
+            f"limited to {MAX_PATH}; choose a shorter directory (TMPDIR)"
+        )
+    if scheme not in ("inproc", "ipc", "tcp"):
+        raise TransportError(f"endpoint {endpoint}: unknown scheme; known: inproc, ipc, tcp")
+    return endpoint
+
+
+class Link:
+    """One socket with no linger, closed once."""
+
+    def __init__(self, context: ZmqContext, kind: int) -> None:
+        self._socket = context.socket(kind)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.copy_threshold = COPY_BELOW
+        self._lock = threading.Lock()
+        self.endpoint = ""
+        self._path: Path | None = None  # of a socket that is ours to remove: libzmq leaves it
+
+    def bind(self, endpoint: str) -> None:
+        try:
+            self._socket.bind(check_endpoint(endpoint))
+        except zmq.ZMQError as error:
+            raise TransportError(f"cannot listen on {endpoint}: {error}") from error
+        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        if self.endpoint.startswith("ipc://"):
+            self._path = Path(self.endpoint.removeprefix("ipc://"))
+
+    def connect(self, endpoint: str) -> None:
+        try:
+            self._socket.connect(check_endpoint(endpoint))
+        except zmq.ZMQError as error:
+            raise TransportError(f"cannot connect to {endpoint}: {error}") from error
+        self.endpoint = endpoint
+
+    def close(self) -> None:
+        with self._lock:
+            self._socket.close(linger=0)
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
+                self._path = None
+
+
+class _Receiving(Link):
+    """A link that waits for messages, and whose wait another thread can end."""
+
+    def __init__(self, context: ZmqContext, kind: int) -> None:
+        super().__init__(context, kind)
+        self._wake, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._wake, zmq.POLLIN)
+
+    def receive(self, timeout: float | None = None) -> Message | None:
+        ready = dict(self._poller.poll(None if timeout is None else int(timeout * 1000)))
+        if self._wake in ready or self._socket not in ready:
+            return None
+        parts = self._socket.recv_multipart(copy=False)
+        received_ns = time.monotonic_ns()
+        frames = [part.buffer for part in parts]  # each view keeps its zmq frame alive
+        return Message(frames, received_ns, sum(frame.nbytes for frame in frames))
+
+    def interrupt(self) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            if self._wake >= 0:
+                os.write(self._waker, b"x")
+
+    def close(self) -> None:
+        super().close()
+        with self._lock:
+            if self._wake >= 0:
+                os.close(self._wake)
+                os.close(self._waker)
+                self._wake = -1
+
+
+class Push(Link):
+    """The frontend's end for requests."""
+
+    def __init__(self, context: ZmqContext) -> None:
+        super().__init__(context, zmq.PUSH)
+        self._socket.setsockopt(zmq.SNDHWM, 0)  # bounded in bytes by the pipeline, not in messages
+        self._trackers: deque[zmq.MessageTracker] = deque()
+
+    def send(self, frames: Sequence[Buffer]) -> Sent:
+        views = [memoryview(frame).cast("B") for frame in frames]
+        with self._lock:
+            self._reap()
+            started_ns = time.monotonic_ns()
+            try:
+                for index, view in enumerate(views):
+                    more = zmq.SNDMORE if index + 1 < len(views) else 0
+                    self._send_frame(view, zmq.NOBLOCK | more)
+            except zmq.ZMQError as error:
+                raise TransportError(f"cannot send to {self.endpoint}: {error}") from error
+        return Sent(sum(view.nbytes for view in views), len(views), started_ns)
+
+    def _send_frame(self, view: memoryview, flags: int) -> None:
+        if view.nbytes < COPY_BELOW:
+            self._socket.send(view, flags)
+        else:
+            tracker = self._socket.send(view, flags, copy=False, track=True)
+            assert tracker is not None
+            self._trackers.append(tracker)
+
+    def _reap(self) -> None:
+        while self._trackers and self._trackers[0].done:
+            self._trackers.popleft()
+
+    def unreleased(self) -> int:
+        with self._lock:
+            self._reap()
+            return sum(not tracker.done for tracker in self._trackers)
+
+
+class Pull(_Receiving):
+    """The engine's end for requests."""
+
+    def __init__(self, context: ZmqContext, max_nbytes: int) -> None:
+        super().__init__(context, zmq.PULL)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, max_nbytes)
+
+
+class Router(Link):
+    """The engine's end for replies. An unreachable frontend is an answer, never a silent loss."""
+
+    def __init__(self, context: ZmqContext) -> None:
+        super().__init__(context, zmq.ROUTER)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_REPLIES)
+        self._socket.setsockopt(zmq.RCVHWM, 1)  # nothing is read here: what is sent, waits there
+        self._socket.setsockopt(zmq.MAXMSGSIZE, 1024)
+
+    def send(self, frontend: bytes, frames: Sequence[Buffer]) -> bool:
+        try:
+            with self._lock:
+                self._socket.send_multipart([frontend, *frames], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                return False
+            raise TransportError(f"cannot reply on {self.endpoint}: {error}") from error
+        return True
+
+
+class Dealer(_Receiving):
+    """The frontend's end for replies."""
+
+    def __init__(self, context: ZmqContext, frontend: bytes) -> None:
+        super().__init__(context, zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, frontend)
+        self._socket.setsockopt(zmq.RCVHWM, MAX_QUEUED_REPLIES)
