@@ -24,8 +24,10 @@ from mmlab.fields import (
     flat,
     shared,
 )
+from mmlab.pipeline import Pipeline, Reply
 from mmlab.reducers import Batch, group
 from mmlab.staging import PinnedBatcher, PinnedPool
+from mmlab.strategies import Strategy, strategies
 from mmlab.wire import Decoder, Encoder
 
 __version__ = "0.1.0"
@@ -47,7 +49,10 @@ __all__ = [
     "MMLabError",
     "PinnedBatcher",
     "PinnedPool",
+    "Pipeline",
+    "Reply",
     "SharedField",
+    "Strategy",
     "TransportError",
     "UsageError",
     "WireError",
@@ -55,4 +60,5 @@ __all__ = [
     "flat",
     "group",
     "shared",
+    "strategies",
 ]

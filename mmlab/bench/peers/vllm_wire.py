@@ -1,0 +1,76 @@
+"""The peer of the wire: the encoder and decoder of an installed vLLM, on a CPU.
+
+Needs vLLM and what it imports (`make peer`). Nothing here stands in for it: where vLLM is missing
+there is no peer, and tables have no column for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import logging
+import warnings
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import torch
+
+
+class PeerItems(Protocol):
+    """vLLM's MultiModalKwargsItems."""
+
+
+class _Codec(Protocol):
+    def encode(self, obj: object) -> Sequence[bytes]: ...
+    def decode(self, bufs: Sequence[bytes]) -> object: ...
+
+
+def available() -> bool:
+    """True if an installed vLLM can be found."""
+    return importlib.util.find_spec("vllm") is not None
+
+
+class VllmWire:
+    """vLLM's MsgpackEncoder and MsgpackDecoder, and its items for the same outputs and fields."""
+
+    def __init__(self) -> None:
+        logging.getLogger("vllm").setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._serial = importlib.import_module("vllm.v1.serial_utils")
+            self._inputs = importlib.import_module("vllm.multimodal.inputs")
+        self.version = importlib.metadata.version("vllm")
+
+    def encoder(self, inline: bool = False) -> _Codec:
+        """A new encoder; `inline`: everything inside the message, as with zero-copy disabled."""
+        return cast(
+            _Codec, self._serial.MsgpackEncoder(size_threshold=(1 << 62) if inline else 256)
+        )
+
+    def decoder(self, kind: object = None) -> _Codec:
+        """A new decoder for `kind`: a type, "items" (its own kwargs items), or nothing."""
+        if kind == "items":
+            kind = self._inputs.MultiModalKwargsItems
+        return cast(_Codec, self._serial.MsgpackDecoder(kind))
+
+    def batched(self, key: str, data: torch.Tensor) -> PeerItems:
+        """Items of one batched key."""
+        return self._items(key, data, self._inputs.MultiModalFieldConfig.batched("image"))
+
+    def flat(self, key: str, data: torch.Tensor, sizes: Sequence[int]) -> PeerItems:
+        """Items of one flat key."""
+        config = self._inputs.MultiModalFieldConfig.flat_from_sizes("image", torch.tensor(sizes))
+        return self._items(key, data, config)
+
+    def shared(self, key: str, data: torch.Tensor, count: int) -> PeerItems:
+        """Items of one shared key."""
+        return self._items(key, data, self._inputs.MultiModalFieldConfig.shared("image", count))
+
+    def reduce(self, items: object) -> object:
+        """The batch of decoded items, as vLLM's model runner builds it."""
+        return items.get_data()  # type: ignore[attr-defined]
+
+    def _items(self, key: str, data: torch.Tensor, config: object) -> PeerItems:
+        kind = self._inputs.MultiModalKwargsItems
+        return cast(PeerItems, kind.from_hf_inputs({key: data}, {key: config}))

@@ -1,0 +1,118 @@
+"""Entry of the engine's process: `python -m mmlab.pipeline.child FD`.
+
+FD is its end of the control socket, by which it gets its settings, says that it is ready or why it
+cannot be, and is told to stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import torch
+
+from mmlab.errors import TransportError
+from mmlab.fields import BatchedField, FieldElem, KwargsItem
+from mmlab.pipeline.control import ControlSocket
+from mmlab.pipeline.engine import Engine
+from mmlab.pipeline.lifecycle import Watchdog, end_with_any_thread, keep_freed_memory
+from mmlab.pipeline.messages import ECHO, EngineConfig, Failed, Ready
+from mmlab.pipeline.serializers import INSECURE, make_serializer
+from mmlab.pipeline.worker import TRACE_CHARS, Model, Worker, as_utf8
+from mmlab.staging import PinnedBatcher
+from mmlab.transports import open_transport
+
+FRAME_SLACK = 64 << 20  # bytes that a message may have beyond its payload: header, alignment
+
+
+def main(arguments: list[str]) -> int:
+    """Runs an engine until it is told to stop; its exit code."""
+    begun = time.perf_counter()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    end_with_any_thread()
+    control = ControlSocket.from_fd(int(arguments[0]))
+    config = control.receive()
+    if not isinstance(config, EngineConfig):
+        return 0  # the owner was gone before anything began
+    watchdog = Watchdog(control, config.owner_pid, Path(config.directory))
+    try:
+        serve(config, control, watchdog, begun)
+    except Exception as error:
+        trace = traceback.format_exc()
+        print(trace, file=sys.stderr)
+        failure = Failed(
+            error=type(error).__name__,
+            message=as_utf8(str(error)[:TRACE_CHARS]),
+            trace=as_utf8(trace[-TRACE_CHARS:]),
+        )
+        with contextlib.suppress(TransportError):
+            control.send(failure)
+        return 1
+    return 0
+
+
+def serve(config: EngineConfig, control: ControlSocket, watchdog: Watchdog, begun: float) -> None:
+    """Build all parts, say Ready, and run the engine."""
+    start_s = {}
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    malloc_tuned = keep_freed_memory()  # before the transport makes its threads
+    with PinnedBatcher(config.device, mode=config.staging) as batcher:
+        pinned = _warm_up(batcher)
+        start_s["staging"] = time.perf_counter() - begun
+        worker = Worker(batcher, _load_model(config, batcher.device))
+        start_s["model"] = time.perf_counter() - begun - start_s["staging"]
+        with open_transport(config.transport) as transport:
+            serializer = make_serializer(
+                config.serializer,
+                insecure_pickle=config.insecure_pickle,
+                private=transport.private,
+                max_nbytes=config.max_nbytes + FRAME_SLACK,
+            )
+            # A pickled request is many times its payload; a peer that may send one is trusted.
+            limit = -1 if config.serializer in INSECURE else config.max_nbytes + FRAME_SLACK
+            receiver = transport.bind_requests(Path(config.directory), limit)
+            replies = transport.bind_replies(Path(config.directory))
+            engine = Engine(config, receiver, replies, serializer, worker)
+            watchdog.on_stop(engine.stop)
+            start_s["total"] = time.perf_counter() - begun
+            control.send(
+                Ready(
+                    pid=os.getpid(),
+                    device=str(batcher.device),
+                    pinned=pinned,
+                    torch_threads=torch.get_num_threads(),
+                    malloc_tuned=malloc_tuned,
+                    requests_endpoint=receiver.endpoint,
+                    replies_endpoint=replies.endpoint,
+                    start_s=start_s,
+                )
+            )
+            engine.run()
+
+
+def _warm_up(batcher: PinnedBatcher) -> bool:
+    """Stage one number, which creates the device's context; whether it went by pinned memory."""
+    item = KwargsItem({"probe": FieldElem(torch.zeros(1), BatchedField())})
+    staged = batcher.stage([("probe", item)]).synchronize()
+    return staged.pinned
+
+
+def _load_model(config: EngineConfig, device: torch.device) -> Model | None:
+    if config.model == ECHO:
+        return None
+    from mmlab.gemma import load_engine
+
+    return load_engine(config.model, device, config.seed)
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # all is closed; taking torch apart would cost the owner up to a second

@@ -1,0 +1,224 @@
+"""The frontend's side: `Pipeline` submits requests to its engine and hands out futures.
+
+`submit` runs in the caller's thread, from the processor to the socket; replies are taken by one
+thread. Whatever can be refused is refused before a frame is sent, and before anything is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from mmlab.errors import BatchError, UsageError
+from mmlab.fields import KwargsItems
+from mmlab.pipeline.link import Link
+from mmlab.pipeline.messages import ECHO, Ready, Reply, Request, missing_items
+from mmlab.pipeline.settings import engine_config, is_preset, load_frontend
+
+if TYPE_CHECKING:
+    from mmlab.gemma import Image
+    from mmlab.strategies import Strategy
+
+
+class Pipeline:
+    """A frontend with an engine of its own: prompts and images in, replies out.
+
+    `strategy`: a name of `mmlab.strategies()`. `max_inflight_nbytes`: payload bytes of all requests
+    under way. `engine_threads`: torch threads of the engine, None for torch's default. Raises
+    UsageError before anything is started, EngineError where the engine does not become ready.
+    A context manager: leaving it ends the engine and what is still under way.
+    """
+
+    def __init__(
+        self,
+        model: str = "gemma3-tiny",
+        strategy: str | Strategy = "msgpack",
+        *,
+        insecure_pickle: bool = False,
+        device: str = "auto",
+        max_inflight_nbytes: int = 1 << 30,
+        start_timeout: float = 120.0,
+        engine_threads: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        from mmlab.strategies import resolve  # below this module in the order of imports
+
+        self.strategy = resolve(strategy)
+        self.model = model
+        config = engine_config(
+            model,
+            self.strategy,
+            insecure_pickle=insecure_pickle,
+            device=device,
+            max_inflight_nbytes=max_inflight_nbytes,
+            engine_threads=engine_threads,
+            seed=seed,
+        )
+        # A preset's name is known to be good, so that its two halves can load side by side.
+        preset = is_preset(model)
+        frontend = None if preset else load_frontend(model)
+        self._link = Link(config, start_timeout)
+        self._closer = weakref.finalize(self, Link.close, self._link)  # also at interpreter exit
+        try:
+            self._frontend = load_frontend(model) if preset else frontend
+            decode = self._frontend.decode if self._frontend is not None else _no_text
+            self._info = self._link.connect(decode)
+        except BaseException:
+            self._closer()
+            raise
+
+    @property
+    def info(self) -> Ready:
+        """What the engine said when it was ready: pid, device, pinned, torch_threads, ..."""
+        return self._info
+
+    @property
+    def engine_pid(self) -> int:
+        return self._link.process.pid
+
+    @property
+    def engine_output(self) -> str:
+        """The last kilobytes of what the engine wrote: warnings, rejected messages."""
+        return self._link.process.output()
+
+    def stats(self) -> dict[str, int]:
+        """Requests and bytes in flight, submitters waiting, frames that ZeroMQ still reads
+        (`frames_unreleased`), replies to no request, messages that the engine rejected."""
+        return self._link.stats()
+
+    def submit(
+        self,
+        prompt: str,
+        *,
+        images: Sequence[Image] = (),
+        max_new_tokens: int = 8,
+        timeout: float | None = None,
+    ) -> Future[Reply]:
+        """Process, encode and send one request; thread-safe. The pixels are not copied: what
+        `submit` has returned a future for must not be written to before the reply.
+
+        `timeout`: seconds to wait for room in flight (None: without end, 0: not at all), then
+        BackpressureTimeout. UsageError: too large for the budget, or no valid prompt or images.
+        """
+        if self._frontend is None:
+            raise UsageError(f"model {ECHO!r} has no processor: use submit_items()")
+        begun_ns = time.monotonic_ns()
+        done = self._frontend.process(prompt, images, max_new_tokens=max_new_tokens)
+        items = done.mm if done.num_images else None
+        return self._submit(
+            items, done.token_ids, max_new_tokens, timeout, begun_ns, {"processor": done.seconds}
+        )
+
+    def submit_items(
+        self,
+        items: KwargsItems | None,
+        token_ids: Sequence[int] = (),
+        *,
+        max_new_tokens: int = 8,
+        timeout: float | None = None,
+    ) -> Future[Reply]:
+        """`submit` for items that are processed already, as transport measurements have them."""
+        begun_ns = time.monotonic_ns()
+        return self._submit(items, list(token_ids), max_new_tokens, timeout, begun_ns, {})
+
+    def _submit(
+        self,
+        items: KwargsItems | None,
+        token_ids: list[int],
+        max_new_tokens: int,
+        timeout: float | None,
+        begun_ns: int,
+        timings: dict[str, float],
+    ) -> Future[Reply]:
+        if items is not None and (missing := missing_items(items)):
+            raise BatchError(
+                f"{', '.join(missing)}: None stands for an item that the engine has in its cache, "
+                "and there is no such cache yet: send the item itself"
+            )
+        return self._link.submit(
+            Request(token_ids, max_new_tokens, items),
+            nbytes=_payload_nbytes(items),
+            timeout=timeout,
+            begun_ns=begun_ns,
+            timings=timings,
+            owner=self,
+        )
+
+    def generate(
+        self,
+        prompt: str,
+        *,
+        images: Sequence[Image] = (),
+        max_new_tokens: int = 8,
+        timeout: float | None = None,
+    ) -> Reply:
+        """`submit` and wait. After `timeout` seconds in all: TimeoutError, and it is cancelled."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        future = self.submit(prompt, images=images, max_new_tokens=max_new_tokens, timeout=timeout)
+        try:
+            return future.result(None if deadline is None else deadline - time.monotonic())
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def agenerate(
+        self,
+        prompt: str,
+        *,
+        images: Sequence[Image] = (),
+        max_new_tokens: int = 8,
+        timeout: float | None = None,
+    ) -> Reply:
+        """`generate` for asyncio. Nothing here blocks the event loop; cancelling the task cancels
+        the request, also while it still waits for room."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        submit = functools.partial(
+            self.submit, prompt, images=images, max_new_tokens=max_new_tokens, timeout=timeout
+        )
+        submitting = asyncio.get_running_loop().run_in_executor(None, submit)
+        try:
+            future = await asyncio.shield(submitting)
+        except asyncio.CancelledError:
+            submitting.add_done_callback(_cancel_result)
+            raise
+        left = None if deadline is None else deadline - time.monotonic()
+        return await asyncio.wait_for(asyncio.wrap_future(future), left)
+
+    def close(self) -> None:
+        """End the engine; futures that are still open get EngineError. Idempotent."""
+        self._closer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _payload_nbytes(items: KwargsItems | None) -> int:
+    if items is None:
+        return 0
+    try:
+        return items.nbytes
+    except RuntimeError:  # a tensor without plain bytes: the serializer will refuse it by name
+        return 0
+
+
+def _no_text(token_ids: Sequence[int]) -> str:
+    return ""
+
+
+def _cancel_result(submitting: asyncio.Future[Future[Reply]]) -> None:
+    if not submitting.cancelled() and submitting.exception() is None:
+        submitting.result().cancel()

@@ -1,0 +1,174 @@
+"""Everything that a pipeline holds: directory, engine process, sockets, requests under way.
+
+It knows nothing of prompts and images. `Pipeline` owns it; threads and futures refer to it and not
+to the pipeline, so that a forgotten pipeline can be collected, which closes its link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from mmlab.errors import EngineError, TransportError
+from mmlab.pipeline.directory import PrivateDirectory
+from mmlab.pipeline.inflight import ByteBudget, InFlight, Pending, ReplyFuture
+from mmlab.pipeline.messages import COUNTER_BITS, EngineConfig, Kind, Ready, Request, frontend_of
+from mmlab.pipeline.process import EngineProcess
+from mmlab.pipeline.replies import Replies
+from mmlab.pipeline.serializers import make_serializer
+from mmlab.transports import open_transport
+from mmlab.transports.base import RequestSender
+from mmlab.wire import Encoder
+
+OWNER = 1  # number of the frontend that owns the engine
+GREETING_S = 0.02  # how often a greeting is repeated until the engine answers it
+
+
+class Link:
+    """A started engine and the way to it. `connect` waits until it is ready."""
+
+    def __init__(self, config: EngineConfig, start_timeout: float) -> None:
+        self._pid = os.getpid()
+        self._start_timeout = start_timeout
+        self._deadline = time.monotonic() + start_timeout
+        self._lock = threading.Lock()
+        self._closed = False
+        self._ids = itertools.count((OWNER << COUNTER_BITS) + 1)
+        self._encoder = Encoder()
+        self._sender: RequestSender | None = None
+        self._replies: Replies | None = None
+        self.budget = ByteBudget(config.max_nbytes)
+        self.inflight = InFlight(self.budget)
+        self._transport = open_transport(config.transport)
+        self._directory: PrivateDirectory | None = None
+        try:
+            self._directory = PrivateDirectory()
+            self._serializer = make_serializer(
+                config.serializer,
+                insecure_pickle=config.insecure_pickle,
+                private=self._transport.private,
+                max_nbytes=config.max_nbytes,
+            )
+            self.process = EngineProcess(
+                msgspec.structs.replace(config, directory=str(self._directory.path)),
+                self._engine_ended,
+            )
+        except BaseException:
+            self._close_files()
+            raise
+
+    def connect(self, decode_text: Callable[[Sequence[int]], str]) -> Ready:
+        """Wait for the engine and greet it; EngineError if it is not ready in time."""
+        ready = self.process.wait_ready(max(0.0, self._deadline - time.monotonic()))
+        me = OWNER << COUNTER_BITS
+        sender = self._transport.connect_requests(ready.requests_endpoint)
+        receiver = self._transport.connect_replies(ready.replies_endpoint, frontend_of(me))
+        # A reply to a frontend that the engine's socket has not met yet would be lost: the greeting
+        # is repeated until its answer shows that both ways stand.
+        while True:
+            sender.send(self._encoder.encode(None, kind=Kind.HELLO, request_id=me))
+            if receiver.receive(GREETING_S) is not None:
+                break
+            self.budget.check()
+            if time.monotonic() > self._deadline:
+                raise EngineError(
+                    f"engine (pid {self.process.pid}) was ready, but did not answer within "
+                    f"{self._start_timeout} s"
+                )
+        self._sender = sender
+        self._replies = Replies(receiver, self.inflight, decode_text)
+        return ready
+
+    def submit(
+        self,
+        request: Request,
+        *,
+        nbytes: int,
+        timeout: float | None,
+        begun_ns: int,
+        timings: dict[str, float],
+        owner: object,
+    ) -> ReplyFuture:
+        """Send from this thread. All that can be wrong with the request is raised, nothing sent."""
+        if os.getpid() != self._pid:
+            raise TransportError(
+                f"this pipeline belongs to process {self._pid}, this is its fork {os.getpid()}: "
+                "make a pipeline of its own here"
+            )
+        self.budget.acquire(nbytes, timeout)
+        request_id = next(self._ids)
+        future = ReplyFuture(request_id, self._abort, owner)
+        pending = Pending(future, nbytes, begun_ns, timings)
+        try:
+            begun = time.perf_counter()
+            frames = self._serializer.dumps(request, request_id)
+            timings["encode"] = time.perf_counter() - begun
+            pending.num_frames = len(frames)
+            pending.wire_nbytes = sum(memoryview(frame).nbytes for frame in frames)
+            self.inflight.add(request_id, pending)
+        except BaseException:
+            self.budget.release(nbytes)
+            raise
+        try:
+            assert self._sender is not None
+            pending.started_ns = time.monotonic_ns()  # the reply may be here before send returns
+            self._sender.send(frames)
+        except BaseException:
+            self.inflight.take(request_id)
+            raise
+        return future
+
+    def _abort(self, request_id: int) -> bool:
+        """The caller has cancelled; True if the request was still under way."""
+        if not self.inflight.cancel(request_id):
+            return False
+        with contextlib.suppress(TransportError):
+            if self._sender is not None:
+                frames = self._encoder.encode(None, kind=Kind.ABORT, request_id=request_id)
+                self._sender.send(frames)
+        return True
+
+    def stats(self) -> dict[str, int]:
+        """Counters; see `Pipeline.stats`."""
+        replies, sender = self._replies, self._sender
+        return {
+            "requests_inflight": len(self.inflight),
+            "nbytes_inflight": self.budget.taken,
+            "nbytes_abandoned": self.budget.abandoned,
+            "nbytes_budget": self.budget.limit,
+            "waiting": self.budget.waiting,
+            "frames_unreleased": 0 if sender is None else sender.unreleased(),
+            "unexpected_replies": 0 if replies is None else replies.unexpected,
+            "engine_rejected": 0 if replies is None else replies.rejected,
+        }
+
+    def _engine_ended(self, error: EngineError) -> None:
+        """From the thread that watches the engine."""
+        if not self._closed:
+            text, code = str(error), error.exit_code
+            self.inflight.fail_all(lambda: EngineError(text, code))
+
+    def close(self) -> None:
+        """End everything, in order and in bounded time. Idempotent; nothing in a forked child."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.inflight.fail_all(lambda: EngineError("the pipeline has been closed"))
+        self.process.stop()
+        if self._replies is not None:
+            self._replies.close()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        self._transport.close()
+        if self._directory is not None:
+            self._directory.close()

@@ -1,0 +1,156 @@
+"""What frontend and engine say to each other, and the reply that a caller gets.
+
+Two channels. Over the transport go the kinds below, each with an envelope that carries the request
+id; the id's upper bits name the frontend, so that a reply finds its way even where the body of the
+request could not be read. Over the control socket go a few plain structs about the engine itself.
+Every request that reached the engine is ended by exactly one REPLY, ERROR or ABORTED.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+
+from mmlab.fields import KwargsItems
+
+ECHO = "echo"  # the name of no model: the engine answers with the checksum of what arrived
+COUNTER_BITS = 40  # of a request id; the 24 bits above name the frontend
+STAGES = (
+    "processor",
+    "encode",
+    "transport",
+    "decode",
+    "reduce",
+    "h2d",
+    "encoder",
+    "prefill",
+    "decode_tokens",
+)
+
+
+class Kind(enum.IntEnum):
+    """Kinds of message over the transport. Numbers are never given a second meaning."""
+
+    HELLO = 1  # both ways, no body: the links stand
+    REQUEST = 2
+    REPLY = 3
+    ERROR = 4
+    ABORT = 5  # no body: the caller no longer wants the reply
+    ABORTED = 6  # no body: the engine has dropped the request
+    CACHE_MISS = 7  # reserved for the item cache
+
+
+def frontend_of(request_id: int) -> bytes:
+    """The transport's name of the frontend that made this request id."""
+    return b"f" + (request_id >> COUNTER_BITS).to_bytes(3, "big")
+
+
+class Request(msgspec.Struct):
+    """One prompt and its items, as the engine reads it."""
+
+    token_ids: list[int]
+    max_new_tokens: int = 0
+    mm: KwargsItems | None = None
+
+
+class EngineReply(msgspec.Struct):
+    """What the engine knows about an answered request; `timings` in seconds."""
+
+    token_ids: list[int]
+    checksum: int
+    received_ns: int
+    timings: dict[str, float]
+    device: str
+    pinned: bool
+    batch_requests: int  # how many requests were staged together, this one included
+    rejected: int  # messages that this engine could not read, so far
+
+
+class ErrorReply(msgspec.Struct):
+    """Why one request failed; `error` is the name of the exception's class."""
+
+    stage: str
+    error: str
+    message: str
+    trace: str
+    rejected: int
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one request.
+
+    `timings` has seconds for every stage of the journey (`STAGES`), for `queue` (received, but the
+    engine was busy) and `checksum`, and `total` from submit to reply. Requests that were staged
+    together share the times of that staging. `checksum` is xxh3_64 over what reached the device
+    (see `pipeline.checksum`).
+    """
+
+    request_id: int
+    token_ids: list[int]
+    text: str
+    checksum: int
+    timings: dict[str, float]
+    payload_nbytes: int
+    wire_nbytes: int
+    num_frames: int
+    pinned: bool
+    device: str
+    batch_requests: int
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="config"):
+    """All an engine needs to start; the first thing on its control socket."""
+
+    owner_pid: int
+    model: str
+    device: str
+    seed: int
+    serializer: str
+    insecure_pickle: bool
+    transport: str
+    staging: str
+    directory: str
+    threads: int | None
+    max_nbytes: int  # payload bytes in flight, of all requests together
+    max_batch_items: int
+    max_batch_nbytes: int
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """The engine listens. `start_s`: seconds from its first line to here, by part."""
+
+    pid: int
+    device: str
+    pinned: bool
+    torch_threads: int
+    malloc_tuned: bool
+    requests_endpoint: str
+    replies_endpoint: str
+    start_s: dict[str, float]
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The engine could not start, or cannot go on, and ends."""
+
+    error: str
+    message: str
+    trace: str
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """End after the work in hand; from the frontend."""
+
+
+Control = EngineConfig | Ready | Failed | Stop
+
+
+def missing_items(items: KwargsItems) -> Sequence[str]:
+    """Places of `None` entries, such as `image[2]`."""
+    return [
+        f"{modality}[{index}]"
+        for modality, entries in items.items()
+        for index, entry in enumerate(entries)
+        if entry is None
+    ]

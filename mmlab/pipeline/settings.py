@@ -1,0 +1,102 @@
+"""What a pipeline may be asked for: checked here, by name, before anything is started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from mmlab.errors import TransportError, UsageError, unknown
+from mmlab.pipeline.messages import ECHO, EngineConfig
+from mmlab.pipeline.serializers import check_serializer
+from mmlab.staging import MODES, resolve_device
+from mmlab.staging.device import cuda_problem
+from mmlab.transports import REGISTRY as TRANSPORTS
+
+if TYPE_CHECKING:
+    from mmlab.gemma import FrontendModel
+    from mmlab.strategies import Strategy
+
+MAX_BATCH_ITEMS = 64
+MAX_BATCH_NBYTES = 512 << 20  # of received frames; one request alone may have more
+
+
+def engine_config(
+    model: str,
+    strategy: Strategy,
+    *,
+    insecure_pickle: bool,
+    device: str,
+    max_inflight_nbytes: int,
+    engine_threads: int | None,
+    seed: int,
+) -> EngineConfig:
+    """The engine's settings; UsageError for what cannot work, TransportError on another system."""
+    if not isinstance(model, str):
+        raise UsageError(f"model: got {model!r}, wanted the name of one, or a path")
+    if max_inflight_nbytes < 1:
+        raise UsageError(f"max_inflight_nbytes is {max_inflight_nbytes}, wanted 1 or more")
+    if engine_threads is not None and engine_threads < 1:
+        raise UsageError(f"engine_threads is {engine_threads}, wanted 1 or more, or None")
+    if sys.platform != "linux":
+        raise TransportError(
+            f"a pipeline needs Linux (pidfd, sockets of whole messages), not {sys.platform}"
+        )
+    _check_strategy(strategy, insecure_pickle)
+    if strategy.needs_gpu and resolve_device(device).is_host:
+        raise UsageError(
+            f"strategy {strategy.name!r} needs a GPU, and the engine would run on the CPU: "
+            f"{cuda_problem() or f'device is {device!r}'}"
+        )
+    resolve_device(device)
+    return EngineConfig(
+        owner_pid=os.getpid(),
+        model=model,
+        device=device,
+        seed=seed,
+        serializer=strategy.serializer,
+        insecure_pickle=insecure_pickle,
+        transport=strategy.transport,
+        staging=strategy.staging,
+        directory="",
+        threads=engine_threads,
+        max_nbytes=max_inflight_nbytes,
+        max_batch_items=MAX_BATCH_ITEMS,
+        max_batch_nbytes=MAX_BATCH_NBYTES,
+    )
+
+
+def _check_strategy(strategy: Strategy, insecure_pickle: bool) -> None:
+    """A strategy of the user's own may combine what does not exist or does not go together."""
+    where = f"strategy {strategy.name!r}"
+    if strategy.transport not in TRANSPORTS:
+        raise unknown("transport", strategy.transport, TRANSPORTS)
+    if strategy.staging not in MODES:
+        raise unknown("staging mode", strategy.staging, MODES)
+    if strategy.transport == "inproc":
+        raise UsageError(f"{where}: inproc does not reach another process; use ipc")
+    if strategy.payload != "float32":
+        raise UsageError(f"{where}: payload is {strategy.payload!r}, the processor makes 'float32'")
+    if strategy.reduce != "deferred":
+        raise UsageError(f"{where}: reduce is {strategy.reduce!r}, the pipeline does 'deferred'")
+    check_serializer(
+        strategy.serializer,
+        insecure_pickle=insecure_pickle,
+        private=strategy.transport != "tcp",
+    )
+
+
+def is_preset(model: str) -> bool:
+    """Whether the name is known to be good without loading anything."""
+    from mmlab.gemma.presets import PRESETS
+
+    return model == ECHO or model in PRESETS
+
+
+def load_frontend(model: str) -> FrontendModel | None:
+    """Processor and tokenizer; None for echo, which has neither. UsageError for an unknown name."""
+    if model == ECHO:
+        return None
+    from mmlab.gemma import load_frontend as load
+
+    return load(model)

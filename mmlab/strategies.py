@@ -1,0 +1,98 @@
+"""The named strategies: which combination of parts an experiment compares, in one fixed order.
+
+A strategy is data only. The pipeline looks up its serializer, transport and staging mode by name,
+so a new strategy is one more line in the table as long as its parts exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mmlab.errors import unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way from the processor's output to the batch on the device.
+
+    `copies` says how often the CPU moves each payload byte on that way, user space and kernel (two
+    a socket) together: "2 to 3" is 2 where a request is a batch of its own and 3 where several
+    requests are stacked into one batch. (pickle: storage, pickle, socket, unpickled bytes, storage,
+    stack; what a driver does with pageable memory is not counted.) `needs_gpu`: pointless without
+    one, so refused there. `insecure`: unpickles what arrives; needs `insecure_pickle=True`.
+    """
+
+    name: str
+    payload: Literal["float32", "bfloat16", "uint8"]
+    serializer: str
+    transport: str
+    reduce: Literal["eager", "deferred"]
+    staging: str
+    stands_for: str
+    copies: str
+    needs_gpu: bool = False
+    insecure: bool = False
+
+
+_ALL = (
+    Strategy(
+        name="pickle",
+        payload="float32",
+        serializer="pickle",
+        transport="ipc",
+        reduce="deferred",
+        staging="pageable",
+        stands_for="vLLM before #16432: pickled items, each view dragging its whole storage",
+        copies="7, of the whole batch for every item",
+        insecure=True,
+    ),
+    Strategy(
+        name="msgpack-inline",
+        payload="float32",
+        serializer="msgpack-inline",
+        transport="ipc",
+        reduce="deferred",
+        staging="pageable",
+        stands_for="#16432 with zero-copy disabled: payload inside the message",
+        copies="3 to 4",
+    ),
+    Strategy(
+        name="msgpack",
+        payload="float32",
+        serializer="msgpack",
+        transport="ipc",
+        reduce="deferred",
+        staging="pageable",
+        stands_for="#16432 with zero-copy enabled: out-of-band frames, deferred reduce",
+        copies="2 to 3",
+    ),
+    Strategy(
+        name="msgpack-pinned",
+        payload="float32",
+        serializer="msgpack",
+        transport="ipc",
+        reduce="deferred",
+        staging="pinned",
+        stands_for="+ #19169: stack into pinned memory",
+        copies="3",
+        needs_gpu=True,
+    ),
+)
+
+REGISTRY: dict[str, Strategy] = {strategy.name: strategy for strategy in _ALL}
+
+
+def strategies() -> dict[str, Strategy]:
+    """Name -> Strategy, in the order of every table and plot."""
+    return dict(REGISTRY)
+
+
+def resolve(name: str | Strategy) -> Strategy:
+    """The strategy of that name; a Strategy is taken as it is. UsageError for an unknown name."""
+    if isinstance(name, Strategy):
+        return name
+    try:
+        return REGISTRY[name]
+    except (KeyError, TypeError):
+        raise unknown("strategy", name, REGISTRY) from None
