@@ -1,0 +1,1 @@
+"""Measuring strategies against each other: workloads, trials, runs, their tables and summaries."""

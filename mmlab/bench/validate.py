@@ -1,0 +1,119 @@
+"""Everything about a run that can be known before it starts, checked in one place.
+
+A run takes minutes. A name that is misspelt, a folder without images or a request that can never be
+sent must be said in the first second, before any process exists.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mmlab.bench import headroom, images, workloads
+from mmlab.bench.spec import ECHO, RunSettings
+from mmlab.errors import UsageError, unknown
+from mmlab.staging.device import cuda_problem
+from mmlab.strategies import REGISTRY, resolve
+
+_AT_LEAST = {
+    "repeats": 0,
+    "rounds": 1,
+    "min_samples": 1,
+    "memory_trials": 0,
+    "seed": 0,
+    "max_new_tokens": 1,
+    "max_inflight_nbytes": 1,
+    "image_size": 1,
+}
+
+
+def validate(settings: RunSettings) -> list[tuple[Path, str]]:
+    """UsageError, in one line with what is known, for the first setting that cannot work here.
+
+    Returns the image files that cannot be decoded and will be skipped: (file, why).
+    """
+    check_strategies(settings.strategies, settings.device)
+    workload = workloads.get(settings.workload)
+    requests = workload.requests(settings.scale)
+    check_model(settings.model)
+    check_device(settings.device)
+    for name, least in _AT_LEAST.items():
+        if (value := getattr(settings, name)) < least:
+            raise UsageError(f"{name} must be at least {least}, got {value}")
+    if settings.repeats + settings.memory_trials == 0:
+        raise UsageError("nothing to do: repeats and memory_trials are both 0")
+    for name in ("engine_threads", "frontend_threads"):
+        if (threads := getattr(settings, name)) is not None and threads < 1:
+            raise UsageError(f"{name} must be at least 1, got {threads}")
+    reason = headroom.refused_by_budget(requests, settings.max_inflight_nbytes, settings.image_size)
+    if reason is not None:
+        raise UsageError(f"workload {settings.workload!r} at scale {settings.scale:g}: {reason}")
+    return images.photographs(settings.images, strict=settings.strict).skipped
+
+
+def check_strategies(names: tuple[str, ...], device: str) -> None:
+    """Known, each named once, and none that needs a GPU which will not be used."""
+    if not names:
+        raise UsageError(f"no strategy given; known: {', '.join(REGISTRY)}")
+    for name in names:
+        strategy = resolve(name)
+        problem = "device 'cpu' was asked for" if device == "cpu" else cuda_problem()
+        if strategy.needs_gpu and problem:
+            raise UsageError(f"strategy {name!r} needs a GPU: {problem}")
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise UsageError(f"strategy {sorted(twice)[0]!r} is given twice")
+
+
+def check_model(name: str) -> None:
+    """A preset, `echo`, a folder with a checkpoint of a known family, or an id of the hub."""
+    from mmlab.gemma import checkpoint
+    from mmlab.gemma.loading import FAMILIES
+    from mmlab.gemma.presets import PRESETS
+
+    if name == ECHO or name in PRESETS:
+        return
+    checkpoint.locate(name, FAMILIES, [ECHO, *PRESETS], weights=False)
+
+
+def check_device(name: str) -> None:
+    """`auto`, `cpu`, or a CUDA device that is there. Makes no CUDA context."""
+    if name in ("auto", "cpu"):
+        return
+    if not re.fullmatch(r"cuda(:\d+)?", name):
+        raise unknown("device", name, ["auto", "cpu", "cuda", "cuda:0"])
+    problem = cuda_problem()
+    if problem:
+        raise UsageError(f"device {name!r}: {problem}; use 'auto' or 'cpu'")
+    import torch
+
+    index, count = int(name.partition(":")[2] or 0), torch.cuda.device_count()
+    if index >= count:
+        raise UsageError(f"device {name!r}: this machine has {count} (cuda:0 to cuda:{count - 1})")
+
+
+def default_strategies(device: str = "auto") -> tuple[str, ...]:
+    """The strategies that make sense on this machine, in their order."""
+    gpu = device != "cpu" and cuda_problem() is None
+    return tuple(name for name, strategy in REGISTRY.items() if gpu or not strategy.needs_gpu)
+
+
+def parse_strategies(text: str, device: str = "auto") -> tuple[str, ...]:
+    """`"pickle, msgpack"` -> names; "" or "all" stands for `default_strategies`."""
+    names = tuple(part for part in re.split(r"[,\s]+", text.strip()) if part)
+    return default_strategies(device) if names in ((), ("all",)) else names
+
+
+def new_folder(path: Path) -> None:
+    """UsageError where results cannot go: a file, a folder that has something in it, no rights."""
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"output folder '{path}' is a file")
+    if path.is_dir() and any(path.iterdir()):
+        raise UsageError(f"output folder '{path}' is not empty: results would mix")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(f"output folder '{path}': {error.strerror}") from error
