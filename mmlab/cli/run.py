@@ -1,0 +1,123 @@
+"""`mmlab run`, the main job: its options, what they mean, and the order of things.
+
+Everything is checked before anything starts; then the notebook runs with these options as its
+parameters, and what it measured is shown as a table.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmlab.bench.spec import RunSettings
+from mmlab.bench.validate import parse_strategies
+from mmlab.cli import defaults, job
+from mmlab.cli.sizes import parse_nbytes
+
+
+def run(
+    strategies: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,...",
+            help="Which to compare; `mmlab strategies` lists them.",
+            show_default="all that make sense on this machine",
+        ),
+    ] = "",
+    workload: Annotated[
+        str, typer.Option(metavar="NAME", help="doc-mix, single or multi.")
+    ] = defaults.WORKLOAD,
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|DIR",
+            help="gemma3-tiny (random weights, real image sizes), echo (no model: delivery only), "
+            "or a Gemma 3 checkpoint: its folder or hub id.",
+        ),
+    ] = defaults.MODEL,
+    scale: Annotated[
+        float, typer.Option(help="Factor on the workload's images a prompt, at most 1.")
+    ] = defaults.SCALE,
+    full: Annotated[
+        bool, typer.Option("--full", help="The workload at full size, as --scale 1. Takes long.")
+    ] = False,
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Your own images.",
+            show_default="photographs that ship with scikit-image and matplotlib",
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a folder with an image that does not decode.")
+    ] = False,
+    repeats: Annotated[
+        int, typer.Option(help="Timed trials of each strategy, each in fresh processes.")
+    ] = defaults.REPEATS,
+    seed: Annotated[int, typer.Option(help="Seed of images, order of trials, weights.")] = 0,
+    device: Annotated[
+        str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")
+    ] = "auto",
+    max_new_tokens: Annotated[
+        int, typer.Option(help="Greedy tokens of each answer.")
+    ] = defaults.MAX_NEW_TOKENS,
+    max_inflight: Annotated[
+        str, typer.Option(metavar="SIZE", help="Payload in flight, at most: 512MiB, 1GiB.")
+    ] = "1GiB",
+    engine_threads: Annotated[
+        int | None,
+        typer.Option(help="Torch threads of the engine.", show_default="torch's own choice"),
+    ] = None,
+    memory: Annotated[bool, typer.Option(help="Measure memory too, in trials of its own.")] = True,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--parameter", "-p", metavar="NAME=VALUE", help="Any parameter of the notebook."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="A new folder for the results.", show_default="runs/<UTC time>"
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON, not as a table.")
+    ] = False,
+) -> None:
+    """The main job: send photographs to a model in another process, in every way there is.
+
+    Each strategy carries the same images from a frontend process (Gemma 3's own image processor,
+    896 x 896) to an engine process (Gemma 3, random weights). Measured are latency, the time of
+    every stage, images a second, and peak memory as multiples of the payload. The job fails unless
+    all strategies deliver the same bytes and the model answers all of them with the same tokens.
+
+    It leaves the executed notebook, report.html, figures and the raw rows in a folder of its own.
+
+    Examples:
+
+        mmlab run
+
+        mmlab run --images ~/Pictures --strategies pickle,msgpack --scale 0.25
+
+        mmlab run --model echo --full     # delivery alone, 128 images of 9.6 MB
+    """
+    settings = RunSettings(
+        strategies=parse_strategies(strategies, device),
+        workload=workload,
+        model=model,
+        scale=1.0 if full else scale,
+        seed=seed,
+        repeats=repeats,
+        memory_trials=int(memory),
+        images=None if images is None else str(images.expanduser().absolute()),
+        strict=strict,
+        device=device,
+        max_new_tokens=max_new_tokens,
+        max_inflight_nbytes=parse_nbytes(max_inflight),
+        engine_threads=engine_threads,
+    )
+    job.main_job(settings, parameter or [], out, as_json=as_json)

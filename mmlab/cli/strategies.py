@@ -1,0 +1,38 @@
+"""`mmlab strategies`: what there is to compare."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+
+from mmlab.cli.tables import table
+from mmlab.strategies import REGISTRY
+
+
+def strategies(
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """List the strategies: ways from the processor's output to the batch on the device.
+
+    Copies: how often each payload byte is moved by a CPU on that way, sockets included.
+    """
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(s) for s in REGISTRY.values()], indent=2))
+        return
+    head = ("name", "serializer", "transport", "staging", "copies", "GPU", "stands for")
+    rows = [
+        (
+            s.name,
+            s.serializer,
+            s.transport,
+            s.staging,
+            s.copies,
+            "needed" if s.needs_gpu else "-",
+            s.stands_for,
+        )
+        for s in REGISTRY.values()
+    ]
+    typer.echo(table(head, rows, left=len(head)))

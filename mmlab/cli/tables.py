@@ -1,0 +1,78 @@
+"""Small tables for the terminal: columns as wide as their content, numbers to the right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mmlab.measure.clocks import seconds_text
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+    """Lines of equal columns; the first `left` columns start at the left, the others end right."""
+    cells = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        parts = [
+            text.ljust(width) if column < left else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return "  ".join(parts).rstrip()
+
+    rule = "  ".join("-" * width for width in widths)
+    return "\n".join([line(cells[0]), rule, *(line(row) for row in cells[1:])])
+
+
+def overview_table(overview: Sequence[dict[str, object]]) -> str:
+    """The short table at the end of a run, from `bench.summary.overview`."""
+    if not overview:
+        return "no timed trial"
+    first = overview[0]
+    head = (
+        "strategy",
+        "latency p50",
+        "[95 % interval]",
+        "p95",
+        "delivery",
+        "images/s",
+        "in the mix",
+        "frontend",
+        "engine",
+        "both",
+    )
+    rows = [
+        [
+            str(entry["strategy"]),
+            _seconds(entry["p50_s"]),
+            f"[{_seconds(entry['p50_low_s'])}, {_seconds(entry['p50_high_s'])}]",
+            _seconds(entry["p95_s"]),
+            _seconds(entry["delivery_s"]),
+            _number(entry["images_per_s"]),
+            _number(entry["images_per_s_mix"]),
+            *(_times(entry[f"peak_{process}"]) for process in ("frontend", "engine", "both")),
+        ]
+        for entry in overview
+    ]
+    payload = _megabytes(first["payload_nbytes"])
+    notes = (
+        f"latency and delivery: requests of {first['case']} ({payload} of pixels), one at a time;\n"
+        "delivery: median of encode to device; frontend, engine, both: peak memory (PSS) above\n"
+        f"idle, as multiples of the payload of {payload}; both: of the two at one moment."
+    )
+    return f"{table(head, rows)}\n{notes}"
+
+
+def _seconds(value: object) -> str:
+    return seconds_text(value) if isinstance(value, int | float) else "missing"
+
+
+def _number(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, int | float) else "-"
+
+
+def _times(value: object) -> str:
+    return f"{value:.1f}x" if isinstance(value, int | float) else "missing"
+
+
+def _megabytes(value: object) -> str:
+    return f"{value / 1e6:.1f} MB" if isinstance(value, int | float) else "unknown size"
