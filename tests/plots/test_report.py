@@ -1,0 +1,80 @@
+"""Sentences computed from rows: right numbers, and no claim that the intervals do not bear out."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from plot_rows import memory_rows, result_rows
+
+from mmlab import report
+
+
+def test_the_headline_sets_the_dearest_beside_the_cheapest() -> None:
+    said = report.headline(result_rows(), memory_rows())
+    found = re.search(r"32 images \(308\.3 MB of pixels\)", said)
+    assert found, said
+    cheap, dear = said.split(", and ")
+    assert "with `msgpack`" in cheap
+    assert "with `pickle`" in dear
+    ratio = re.search(r"([\d.]+) times the time \(([\d.]+) to ([\d.]+)\)", dear)
+    assert ratio, said
+    value, low, high = (float(number) for number in ratio.groups())
+    assert low < value < high
+    assert value == pytest.approx(65, rel=0.1)  # as plot_rows sets it
+    assert len(re.findall(r"times its size in memory", said)) == 2
+
+
+def test_a_difference_within_the_noise_is_not_claimed() -> None:
+    rows = result_rows(("msgpack", "arena"))
+    assert "no more than the noise" in report.headline(rows, [])
+    assert report.answer(rows, []).count("cannot be told from it here") == 2
+
+
+def test_one_sample_gives_no_interval_and_says_so() -> None:
+    rows = result_rows(repeats=1)
+    assert "from too few samples for an interval" in report.headline(rows, memory_rows(repeats=1))
+    said = report.answer(rows, memory_rows(repeats=1))
+    assert "(one sample)" in said
+    assert "one trial each, so without an interval" in said
+
+
+def test_one_strategy_alone_is_not_compared_with_itself() -> None:
+    said = report.headline(result_rows(("msgpack",)), [])
+    assert "msgpack" in said
+    assert "times" not in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("shift", "verdict"), [(2.0, "more"), (0.5, "less"), (1.0, "noise"), (1.01, "noise")]
+)
+def test_a_ratio_knows_its_sign_only_outside_the_noise(shift: float, verdict: str) -> None:
+    samples = np.random.default_rng(1).normal(10, 0.5, 24)
+    found = report.ratio(shift * np.sort(samples)[::2], np.sort(samples)[1::2])
+    assert found.verdict == verdict
+    assert found.low <= found.value <= found.high
+
+
+def test_rows_that_disagree_are_reported_as_such() -> None:
+    rows = result_rows(repeats=1, mix=False)
+    assert report.delivered(rows).startswith("**Delivered**: 15 requests arrived as 15 different")
+    wrong = [row | {"checksum": 1} if row["strategy"] == "pickle" else row for row in rows]
+    assert "**Delivered: not the same.** 15 of 15" in report.delivered(wrong)
+    assert "no number above counts" in report.answer(wrong, [])
+
+
+def test_a_run_without_memory_says_that_it_was_not_measured() -> None:
+    assert "not measured in this run" in report.answer(result_rows(), [])
+
+
+def test_the_table_has_a_line_for_each_strategy_in_the_fixed_order() -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    rows = pandas.DataFrame(result_rows(("msgpack", "pickle")))
+    lines = report.table(rows, pandas.DataFrame(memory_rows(("msgpack", "pickle")))).splitlines()
+    assert lines[0].startswith("| strategy | latency p50 |")
+    assert [line.split(" | ")[0] for line in lines[2:4]] == ["| `pickle`", "| `msgpack`"]
+    widths = {line.count("|") for line in lines[:4]}
+    assert widths == {11}
+    assert "32 images" in lines[-1]
