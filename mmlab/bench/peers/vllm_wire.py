@@ -16,14 +16,16 @@ from typing import Protocol, cast
 
 import torch
 
+from mmlab.wire import Buffer
+
 
 class PeerItems(Protocol):
     """vLLM's MultiModalKwargsItems."""
 
 
 class _Codec(Protocol):
-    def encode(self, obj: object) -> Sequence[bytes]: ...
-    def decode(self, bufs: Sequence[bytes]) -> object: ...
+    def encode(self, obj: object) -> Sequence[Buffer]: ...
+    def decode(self, bufs: Sequence[Buffer]) -> object: ...
 
 
 def available() -> bool:
@@ -58,6 +60,15 @@ class VllmWire:
         """Items of one batched key."""
         return self._items(key, data, self._inputs.MultiModalFieldConfig.batched("image"))
 
+    def separate(self, key: str, parts: Sequence[torch.Tensor]) -> PeerItems:
+        """Items of one batched key, each with a tensor of its own."""
+        inputs, field = self._inputs, self._inputs.MultiModalBatchedField()
+        items = [
+            inputs.MultiModalKwargsItem({key: inputs.MultiModalFieldElem(data=part, field=field)})
+            for part in parts
+        ]
+        return cast(PeerItems, inputs.MultiModalKwargsItems({"image": items}))
+
     def flat(self, key: str, data: torch.Tensor, sizes: Sequence[int]) -> PeerItems:
         """Items of one flat key."""
         config = self._inputs.MultiModalFieldConfig.flat_from_sizes("image", torch.tensor(sizes))
@@ -66,10 +77,6 @@ class VllmWire:
     def shared(self, key: str, data: torch.Tensor, count: int) -> PeerItems:
         """Items of one shared key."""
         return self._items(key, data, self._inputs.MultiModalFieldConfig.shared("image", count))
-
-    def reduce(self, items: object) -> object:
-        """The batch of decoded items, as vLLM's model runner builds it."""
-        return items.get_data()  # type: ignore[attr-defined]
 
     def _items(self, key: str, data: torch.Tensor, config: object) -> PeerItems:
         kind = self._inputs.MultiModalKwargsItems

@@ -1,0 +1,54 @@
+"""`python -m mmlab.bench.wire`: the measurement itself, one JSON row a line on standard output.
+
+`mmlab bench wire --peer vllm` runs it with the python of the environment in which vLLM lives, so
+that vLLM's pinned versions and mmlab's need not agree. Progress goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+
+from mmlab.bench.wire.cases import sweep_cases, table_cases
+from mmlab.bench.wire.timing import measure
+
+
+def main() -> int:
+    """Measure, print rows."""
+    parser = argparse.ArgumentParser(prog="python -m mmlab.bench.wire", description=__doc__)
+    parser.add_argument("--peer", choices=["vllm"])
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each message")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    peer = None
+    if options.peer:
+        from mmlab.bench.peers import vllm_wire
+
+        if not vllm_wire.available():
+            print("vLLM is not installed in this environment", file=sys.stderr)
+            return 3
+        peer = vllm_wire.VllmWire()
+        print(json.dumps({"peer": f"vllm {peer.version}"}), flush=True)
+    builders = list(sweep_cases(peer) if options.sweep else table_cases(peer))
+    begun = time.monotonic()
+    for i, build in enumerate(builders, 1):
+        case = build()
+        for row in measure(case, seconds=options.seconds, seed=options.seed):
+            print(json.dumps(row), flush=True)
+        size = f"{case.tensors} x {case.tensor_nbytes} B" if options.sweep else ""
+        print(
+            f"{time.monotonic() - begun:5.0f} s  {i} of {len(builders)}  {case.name} {size}",
+            file=sys.stderr,
+            flush=True,
+        )
+        del case
+        gc.collect()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
