@@ -5,6 +5,7 @@ PYTHON ?=
 ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
+PEER := .venv-peer
 STAMP := $(VENV)/.installed
 BUSY := $(VENV)/.installing
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(CI),--quiet) --constraint constraints.txt
@@ -21,7 +22,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench notebooks lab clean distclean stale
+.PHONY: help setup run test check format bench peer notebooks lab clean distclean stale
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -46,6 +47,19 @@ format: $(STAMP) ## let ruff format the code and mend what it can
 
 bench: $(STAMP) ## the main job at full size (long; ARGS= for mmlab run)
 	$(BIN)/mmlab run --full $(ARGS)
+
+peer: $(PEER)/.installed ## vLLM in .venv-peer, which shares .venv's packages: for `mmlab bench wire --peer vllm`
+
+$(PEER)/.installed: $(STAMP) Makefile
+	rm -rf $(PEER)
+	$(BIN)/python -m venv $(PEER)
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	  > "$$($(PEER)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
+	$(PEER)/bin/python -m pip install $(PIP_QUIET) --no-deps vllm==0.33.0
+	@# pip names the pins of vLLM that .venv does not follow: its serializer needs none of them
+	$(PEER)/bin/python -m pip install $(PIP_QUIET) cloudpickle pydantic blake3 cachetools regex cbor2 aiohttp \
+	  openai openai-harmony pybase64 uvloop py-cpuinfo requests prometheus-client transformers pillow psutil
+	touch $@
 
 notebooks: $(STAMP) ## run every notebook with its defaults; outputs stay in it, counts and times do not
 	$(BIN)/python -c "$$RUN_NOTEBOOKS"

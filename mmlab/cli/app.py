@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mmlab.cli import doctor, run, strategies
+from mmlab.cli import bench, doctor, run, strategies
 from mmlab.errors import MMLabError, UsageError, unknown
 
 # typer brings click along, or a copy of its own: its errors are found through a public one.
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("strategies")(strategies.strategies)
 app.command("doctor")(doctor.doctor)
+app.add_typer(bench.app, name="bench")
 
 
 @app.callback(invoke_without_command=True)

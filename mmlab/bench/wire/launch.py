@@ -1,0 +1,64 @@
+"""Run the measurement, in the environment where the peer is installed if one is asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import mmlab
+from mmlab.bench.wire.timing import Row
+from mmlab.errors import MMLabError, UsageError
+
+PEERS = ("vllm",)
+_NO_PEER = 3  # exit code of the measurement where the peer is not installed
+
+
+def peer_python(given: Path | None) -> str:
+    """The python in whose environment vLLM lives: the given one, `.venv-peer`'s, or this one."""
+    if given is not None:
+        if not given.is_file():
+            raise UsageError(f"--peer-python {given}: no such file")
+        return str(given)
+    beside = Path(mmlab.__file__).parents[1] / ".venv-peer" / "bin" / "python"
+    if beside.is_file():
+        return str(beside)
+    if importlib.util.find_spec("vllm") is not None:
+        return sys.executable
+    raise UsageError(
+        "vLLM is not installed here and there is no .venv-peer: run `make peer`, or name an "
+        "environment that has it with --peer-python"
+    )
+
+
+def run(python: str, *, peer: str | None, sweep: bool, seconds: float, seed: int) -> Iterator[Row]:
+    """The rows as they are measured; progress goes to standard error.
+
+    The first row of a run with a peer is {"peer": its name and version}.
+    """
+    command = [python, "-m", "mmlab.bench.wire", "--seconds", str(seconds), "--seed", str(seed)]
+    command += ["--peer", peer] if peer else []
+    command += ["--sweep"] if sweep else []
+    path = str(Path(mmlab.__file__).parents[1])
+    rest = os.environ.get("PYTHONPATH")
+    environment = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{rest}" if rest else path}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if line.startswith("{"):
+                    yield json.loads(line)
+            code = process.wait()
+        finally:
+            if process.poll() is None:
+                process.kill()
+    if code == _NO_PEER:
+        raise UsageError(f"vLLM is not installed in the environment of {python}: run `make peer`")
+    if code:
+        raise MMLabError(f"the measurement ended with exit code {code}; its output is above")

@@ -1,0 +1,93 @@
+"""`mmlab bench`: measurements of single parts, beside a peer and the physical limit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmlab.errors import unknown
+
+app = typer.Typer(help="Measure one part on its own, beside what others do and what is possible.")
+
+
+@app.command("wire")
+def wire(
+    peer: Annotated[
+        str | None,
+        typer.Option(metavar="vllm", help="Measure an installed vLLM in the same run."),
+    ] = None,
+    peer_python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Python of the environment that has vLLM.",
+            show_default=".venv-peer, as `make peer` makes it",
+        ),
+    ] = None,
+    sweep: Annotated[
+        bool,
+        typer.Option(
+            "--sweep", help="1 to 64 items of 16 B to 64 MiB instead, and a plot of them."
+        ),
+    ] = False,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Time for each message.")] = 2.0,
+    seed: Annotated[int, typer.Option(help="Of the order of the measurements.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write rows and plot into this folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Rows as JSON, not a table.")] = False,
+) -> None:
+    """What does it cost to encode and decode a message?
+
+    Times are medians of interleaved rounds; a ratio is mmlab's time over the other's in the same
+    round, with its 95 % interval: below 1 mmlab is faster. Plain msgspec is the limit for text.
+
+    Examples:
+
+        mmlab bench wire
+
+        make peer && mmlab bench wire --peer vllm
+    """
+    from mmlab.bench.wire import launch
+    from mmlab.bench.wire.report import table
+
+    if peer is not None and peer not in launch.PEERS:
+        raise unknown("peer", peer, launch.PEERS)
+    python = launch.peer_python(peer_python) if peer else sys.executable
+    found = list(launch.run(python, peer=peer, sweep=sweep, seconds=seconds, seed=seed))
+    version = next((row["peer"] for row in found if "peer" in row), None)
+    rows = [row for row in found if "case" in row]
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "wire.json").write_text(json.dumps({"peer": version, "rows": rows}, indent=1))
+    if sweep and out is not None and version is not None:
+        from mmlab.plots import style
+        from mmlab.plots.wire import sweep as draw
+
+        typer.echo(style.save(draw(rows, str(version)), out, "wire_sweep"), err=True)
+    if as_json:
+        typer.echo(json.dumps({"peer": version, "rows": rows}))
+    elif sweep:
+        typer.echo("\n".join(_worst(rows)))
+    else:
+        typer.echo(table(rows))
+
+
+def _worst(rows: list[dict[str, str | int | float | None]]) -> list[str]:
+    """The sweep in lines: for each form and direction, the ratio where mmlab does worst."""
+    lines = []
+    compared = [row for row in rows if row["who"] == "vllm" and row["ratio"] is not None]
+    for form, what in dict.fromkeys((row["case"], row["what"]) for row in compared):
+        mine = [row for row in compared if (row["case"], row["what"]) == (form, what)]
+        worst = max(mine, key=lambda row: float(row["ratio"] or 0))
+        slower = sum(float(row["ratio_low"] or 0) > 1.05 for row in mine)
+        lines.append(
+            f"{form:10s} {what}: {len(mine)} sizes, worst ratio {worst['ratio']:.3g} "
+            f"[{worst['ratio_low']:.3g}, {worst['ratio_high']:.3g}] at {worst['tensors']} x "
+            f"{worst['tensor_nbytes']} B; {slower} slower by more than 5 %"
+        )
+    return lines or [f"{len(rows)} rows; --peer vllm compares them, --json prints them"]
