@@ -67,9 +67,15 @@ def headline(rows: r.Rows, memory_rows: r.Rows) -> str:
         held = f" and {r.amount(peak)} times its size in memory" if np.isfinite(peak) else ""
         return f"{seconds_text(r.spread(times[name]).p50)}{held} with `{name}`"
 
+    alike = [
+        f"`{name}`"
+        for name in times
+        if name not in (best, worst) and ratio(times[name], times[best]).verdict == "noise"
+    ]
+    beside = f" ({' and '.join(alike)} cannot be told from it)" if alike else ""
     said = (
-        f"> To bring a request of {case} ({size:,.1f} MB of pixels) from the processor to the "
-        f"device ({r.device(chosen[0])}) costs {cost(best)}"
+        f"> To bring a request of {case} ({r.amount(size)} MB of pixels) from the processor to the "
+        f"device ({r.device(chosen[0])}) costs {cost(best)}{beside}"
     )
     if best == worst:
         return said + "."
@@ -87,7 +93,7 @@ def answer(rows: r.Rows, memory_rows: r.Rows) -> str:
     chosen, case, size = _largest(rows)
     mine = {name: r.of(chosen, strategy=name) for name in r.strategies(chosen)}
     lines = [
-        f"**From processor to device**, {case} a request ({size:,.1f} MB of pixels): "
+        f"**From processor to device**, {case} a request ({r.amount(size)} MB of pixels): "
         + _compared({name: r.delivery(some) for name, some in mine.items()}),
         "**The whole request**, image processor and model with it: "
         + _compared({name: r.values(some, "latency_s") for name, some in mine.items()}),

@@ -13,9 +13,15 @@ from pathlib import Path
 
 from mmlab.notebook import finding
 
-_TEMPLATE = """
+_TEMPLATE = r"""
 {%- extends 'basic/index.html.j2' -%}
 {% block input_group %}<details class="code"><summary>code</summary>{{ super() }}</details>
+{% endblock %}
+{% block stream_stdout %}
+{%- if output.text.count("\n") > 15 -%}
+<details class="code"><summary>log of {{ output.text.count("\n") }} lines</summary>
+{{- super() -}}</details>
+{%- else -%}{{ super() }}{%- endif -%}
 {% endblock %}
 {% block in_prompt %}{% endblock %}
 {% block empty_in_prompt %}{% endblock %}
@@ -59,6 +65,7 @@ def to_html(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = N
     """
     from jinja2 import DictLoader
     from nbconvert.exporters import HTMLExporter
+    from nbconvert.preprocessors import CoalesceStreamsPreprocessor
     from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 
     source = Path(path)
@@ -69,6 +76,7 @@ def to_html(path: str | os.PathLike[str], out: str | os.PathLike[str] | None = N
         template_file="page.html.j2",
         template_name="basic",
         embed_images=True,
+        preprocessors=[CoalesceStreamsPreprocessor],  # a log comes in many pieces
     )
     body, _ = exporter.from_filename(str(source))
     colours = HtmlFormatter(style="default").get_style_defs(".highlight")

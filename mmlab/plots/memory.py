@@ -33,7 +33,7 @@ def memory(rows: r.Rows, stamp_from: r.Rows | None = None) -> Figure:
     shown = [process for process in PANELS if r.of(table, process=process)] or list(PANELS)
     longest = float(np.max([1.0, *r.values(table, "multiple")]))
     payload = r.values(table, "payload_nbytes")
-    size = f" of {payload.max() / 1e6:,.0f} MB" if payload.size else ""
+    size = f" of {r.amount(payload.max() / 1e6)} MB" if payload.size else ""
     with matplotlib.rc_context(style.RC):  # type: ignore[arg-type]
         figure = style.new_figure(1.6 + 0.4 * len(names))
         panels = figure.subplots(1, len(shown), sharex=True, sharey=True, squeeze=False)[0]

@@ -16,6 +16,7 @@ from matplotlib.patches import Patch
 
 from mmlab.bench.columns import STAGES
 from mmlab.bench.summary import DELIVERY
+from mmlab.measure.clocks import seconds_text
 from mmlab.plots import rows as r
 from mmlab.plots import style
 
@@ -100,7 +101,7 @@ def _stack(axes: Axes, medians: dict[str, dict[str, float]], shown: Sequence[str
         axes.text(
             (left + 0.008 * longest) * factor,
             place,
-            f"{r.amount(left * factor)} {unit}",
+            seconds_text(left),
             va="center",
             fontsize=9,
         )

@@ -132,6 +132,8 @@ def label(axes: Axes, x: float, y: float, strong: str, faint: Sequence[str] = ()
             fontsize=9.5,
             fontweight=weight,
             color=colour,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.4},
+            zorder=4,
         )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mmlab.measure.clocks import seconds_text
 from mmlab.plots import rows as r
 from mmlab.plots import style
 
@@ -28,7 +29,7 @@ def summary(rows: r.Rows, memory_rows: r.Rows, published: Sequence[r.Row] | None
     chosen = r.of(sequential, group=case)
     names = style.ordered([*r.strategies(chosen), *r.strategies(peaks)])
     payload = r.values(chosen, "payload_nbytes")
-    size = f" ({payload.max() / 1e6:,.0f} MB of pixels)" if payload.size else ""
+    size = f" ({r.amount(payload.max() / 1e6)} MB of pixels)" if payload.size else ""
     note = published_note(published or ())
     foot = 0.27 + 0.19 * bool(note)
     with matplotlib.rc_context(style.RC):  # type: ignore[arg-type]
@@ -57,8 +58,8 @@ def _times(axes: Axes, chosen: Sequence[r.Row], names: Sequence[str]) -> None:
             axes,
             max(spread.p50, spread.high) * factor,
             place,
-            f"{r.amount(spread.p50 * factor)} {unit}",
-            [f"of {r.amount(whole.p50)} s in all"],
+            seconds_text(spread.p50),
+            [f"of {seconds_text(whole.p50)} in all"],
         )
     axes.set_yticks(range(len(names)), list(names), fontsize=11)
     axes.set_ylim(len(names) - 0.45, -0.55)

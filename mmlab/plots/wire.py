@@ -14,9 +14,9 @@ from mmlab.plots import style
 
 Rows = Sequence[dict[str, str | int | float | None]]
 _FORMS = {
-    "one batch": "kwargs items, views of one batch",
-    "separate": "kwargs items, a tensor each",
-    "tensors": "a plain list of tensors",
+    "one batch": "items of one batch",
+    "separate": "items, a tensor each",
+    "tensors": "a list of tensors",
 }
 _COUNTS = {1: ("#b4560a", "o"), 4: ("#efb32c", "s"), 16: ("#1789b5", "^"), 64: ("#12127a", "D")}
 
@@ -41,8 +41,8 @@ def sweep(rows: Rows, peer: str, where: str = "") -> Figure:
             Line2D([], [], color=colour, marker=marker, label=f"{n} item{'s' if n > 1 else ''}")
             for n, (colour, marker) in _COUNTS.items()
         ]
-        figure.legend(handles=handles, loc="outside upper left", ncols=4, borderaxespad=0.2)
         style.heading(figure, f"One message: mmlab against {peer} (below 1: mmlab is faster)")
+        figure.legend(handles=handles, loc="outside right upper", borderaxespad=0.2)
         style.stamp(figure, where or "medians of interleaved rounds, bars: 95 % intervals")
     return figure
 
@@ -63,7 +63,7 @@ def _panel(axes: Axes, rows: Rows) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(_bytes))
-    axes.set_xticks([16, 1 << 10, 1 << 16, 1 << 22, 1 << 26])
+    axes.set_xticks([16, 1 << 10, 1 << 16, 1 << 22])
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.grid(True)
 

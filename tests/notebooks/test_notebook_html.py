@@ -70,6 +70,18 @@ def test_the_page_reads_on_a_phone_and_has_the_question_as_title(tmp_path: Path)
     assert len(text) < 60_000  # no half megabyte of styles around a small notebook
 
 
+def test_a_long_log_is_folded_and_a_short_one_is_not(tmp_path: Path) -> None:
+    nb = _executed(tmp_path / "a.ipynb")
+    document = json.loads(nb.read_text())
+    document["cells"][-1]["outputs"][0]["text"] = "short\n"
+    nb.write_text(json.dumps(document))
+    assert "<summary>log" not in notebook.to_html(nb).read_text()
+    piece = document["cells"][-1]["outputs"][0] | {"text": "a line\n" * 8}
+    document["cells"][-1]["outputs"][:1] = [piece, piece]
+    nb.write_text(json.dumps(document))
+    assert "<summary>log of 16 lines</summary>" in notebook.to_html(nb).read_text()
+
+
 def test_code_is_folded_away_but_there(tmp_path: Path) -> None:
     text = notebook.to_html(_executed(tmp_path / "a.ipynb")).read_text()
     assert text.count('<details class="code">') == 2

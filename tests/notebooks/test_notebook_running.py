@@ -128,15 +128,37 @@ def test_an_unknown_notebook_is_named_with_the_known_ones() -> None:
         notebook.find("nowhere/x.ipynb")
 
 
-def test_a_virtual_environment_need_not_be_active(tmp_path: Path) -> None:
-    """With an empty PATH and a kernel of another Python in the user's own folder."""
+def test_a_virtual_environment_need_not_be_active_and_an_event_loop_may_run(tmp_path: Path) -> None:
+    """An empty PATH, another Python's kernel in the user's folder, and a call as from a cell."""
     nb = write(tmp_path / "a.ipynb", "import sys; print(sys.executable)")
+    kernel = tmp_path / ".local" / "share" / "jupyter" / "kernels" / "python3"
+    kernel.mkdir(parents=True)
+    spec = {"argv": ["/bin/false", "{connection_file}"], "language": "python", "display_name": "x"}
+    (kernel / "kernel.json").write_text(json.dumps(spec))
     code = (
-        f"from mmlab import notebook; notebook.execute({str(nb)!r}, {{}}, {str(tmp_path / 'o')!r})"
+        "import asyncio\n"
+        "from mmlab import notebook\n"
+        "async def cell():\n"
+        f"    notebook.execute({str(nb)!r}, {{}}, {str(tmp_path / 'out')!r}, log=False)\n"
+        "asyncio.run(cell())\n"
     )
     environment = {
-        k: v for k, v in os.environ.items() if not k.startswith(("VIRTUAL_ENV", "JUPYTER"))
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("VIRTUAL_ENV", "JUPYTER", "CONDA", "XDG_DATA"))
     }
     environment |= {"PATH": "", "HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=50)
-    assert outputs(tmp_path / "o" / "a.ipynb").strip() == sys.executable
+    assert outputs(tmp_path / "out" / "a.ipynb").strip() == sys.executable
+
+
+@pytest.mark.parametrize(("here", "runs"), [("notebooks", "runs"), ("work", "work/runs")])
+def test_a_run_without_a_folder_gets_one_by_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str, runs: str
+) -> None:
+    (tmp_path / here).mkdir()
+    monkeypatch.chdir(tmp_path / here)
+    folder = notebook.run_dir("")
+    assert folder.is_dir()
+    assert folder.parent == tmp_path / runs
+    assert notebook.run_dir(tmp_path / "mine") == tmp_path / "mine"
