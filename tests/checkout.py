@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-NOT_OURS = {".git", ".venv", "runs", "build", "dist", "__pycache__", ".ipynb_checkpoints"}
+NOT_OURS = {".git", ".venv", ".venv-peer", "runs", "build", "dist", "__pycache__", ".ipynb_checkpoints"}
 NOT_OURS |= {".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
 

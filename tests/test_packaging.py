@@ -26,7 +26,8 @@ def test_import_needs_the_core_alone_and_adds_only_its_own_few_to_those_of_torch
     assert "torch" in loaded
     assert not loaded & HEAVY
     added = loaded - loaded_by("torch, numpy") - set(sys.stdlib_module_names)
-    assert added <= OWN
+    # zmq is a Cython extension, whose runtime is a module with its version in its name
+    assert {name for name in added if not name.startswith("_cython_")} <= OWN
 
 
 @pytest.fixture(scope="module")
