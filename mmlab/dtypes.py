@@ -9,6 +9,7 @@ name when it arrives.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -93,17 +94,28 @@ ITEMSIZE: Final[dict[int, int]] = {
 }
 
 _BITS_OF: Final[dict[torch.dtype, torch.dtype]] = {
-    # dtypes that torch can hold but not copy, fill or pad: handled as integers of the same size
+    # dtypes that torch can hold but not copy (or not without a warning): handled as integers
     dtype: {1: torch.uint8, 2: torch.int16, 4: torch.int32}[dtype.itemsize]
     for name, dtype in ((NAME_OF[code], dtype) for code, dtype in TORCH_OF.items())
-    if re.fullmatch(r"u?int[1-7]|bits\w+|float4\w+|bcomplex32", name)
+    if re.fullmatch(r"u?int[1-7]|bits\w+|float4\w+|b?complex32", name)
 }
 
 
 def copyable(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor`, or the same memory as integers where torch has no kernels for its dtype."""
     bits = _BITS_OF.get(tensor.dtype)
-    return tensor if bits is None else tensor.view(bits)
+    return tensor if bits is None else tensor.resolve_conj().view(bits)
+
+
+def as_bytes(dense: torch.Tensor) -> torch.Tensor:
+    """The memory of a contiguous tensor as (nbytes,) uint8, whatever its dtype and shape."""
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """`torch.empty`, without the warning that torch gives of dtypes it calls experimental."""
+    bits = _BITS_OF.get(dtype)
+    return torch.empty(shape, dtype=bits or dtype).view(dtype)
 
 
 def describe(code: int) -> str:

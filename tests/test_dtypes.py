@@ -63,7 +63,6 @@ def test_numpy_dtypes_without_a_plain_number_have_no_code(name: str) -> None:
     assert np.dtype(name) not in dtypes.CODE_OF_NUMPY
 
 
-@pytest.mark.filterwarnings("ignore:.*Complex.* support is experimental")
 def test_copyable_is_the_same_memory_in_a_dtype_that_torch_can_copy() -> None:
     for dtype in dtypes.CODE_OF_TORCH:
         tensor = torch.zeros(16, dtype=torch.uint8).view(dtype)[1:]

@@ -7,7 +7,7 @@ from struct import pack
 import numpy as np
 import torch
 
-from mmlab.dtypes import copyable
+from mmlab.dtypes import as_bytes, copyable
 
 
 def same_value(a: object, b: object) -> bool:
@@ -27,7 +27,11 @@ def same_value(a: object, b: object) -> bool:
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(same_value, a, b))
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(same_value(v, b[k]) for k, v in a.items())
+        if a.keys() != b.keys():  # NaN is a key that is not found again
+            return same_value(list(a.items()), list(b.items()))
+        return all(same_value(v, b[k]) for k, v in a.items())
+    if isinstance(a, slice) and isinstance(b, slice):
+        return same_value((a.start, a.stop, a.step), (b.start, b.stop, b.step))
     if isinstance(a, np.generic) and isinstance(b, np.generic):
         return a.dtype == b.dtype and a.tobytes() == b.tobytes()
     if isinstance(a, float) and isinstance(b, float):
@@ -45,5 +49,4 @@ def _place(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    plain = copyable(tensor.detach().resolve_conj().resolve_neg())
-    return plain.contiguous().reshape(-1).view(torch.uint8)
+    return as_bytes(copyable(tensor.detach().resolve_conj().resolve_neg()).contiguous())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mmlab.errors import BatchError
+from mmlab.reducers.limits import check_padding, check_shape
 
 
 def stack_arrays(
@@ -15,7 +16,8 @@ def stack_arrays(
     """Equal shapes: their stack. Mixed shapes: a list in order, or one array padded with `pad`."""
     dtype = _one_dtype(key, arrays)
     if all(a.shape == arrays[0].shape for a in arrays):
-        out = np.empty((len(arrays), *arrays[0].shape), dtype)
+        check_shape(key, shape := (len(arrays), *arrays[0].shape), dtype.itemsize)
+        out = np.empty(shape, dtype)
         for i, a in enumerate(arrays):
             out[i] = a
         return out
@@ -27,7 +29,9 @@ def stack_arrays(
         filler = None
     if filler is None or (dtype.kind in "biu" and filler != pad):
         raise BatchError(f"{key}: pad={pad!r} is no value of {dtype}: choose one that is")
-    out = np.full((len(arrays), *_largest(key, arrays)), filler, dtype)
+    shape = (len(arrays), *_largest(key, arrays))
+    check_padding(key, shape, dtype.itemsize, [a.nbytes for a in arrays])
+    out = np.full(shape, filler, dtype)
     for i, a in enumerate(arrays):
         place: tuple[int | slice, ...] = (i, *(slice(0, extent) for extent in a.shape))
         out[place] = a
@@ -39,6 +43,7 @@ def join_arrays(key: str, arrays: Sequence[np.ndarray], dim: int) -> np.ndarray:
     dtype = _one_dtype(key, arrays)
     shape = _largest(key, arrays)
     shape[dim] = sum(a.shape[dim] for a in arrays)
+    check_padding(key, shape, dtype.itemsize, [a.nbytes for a in arrays])
     out = np.zeros(shape, dtype)
     at = 0
     for a in arrays:

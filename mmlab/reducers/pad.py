@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from mmlab.dtypes import copyable
+from mmlab.dtypes import copyable, empty
 from mmlab.errors import BatchError
 
 Place = tuple[int | slice, ...]
@@ -22,13 +22,12 @@ def common_shape(key: str, tensors: Sequence[torch.Tensor]) -> list[int]:
 
 def check_pad(key: str, pad: float | int | bool, dtype: torch.dtype) -> None:
     """BatchError if `dtype` cannot hold `pad` (a rounded float is held)."""
+    if pad == 0:
+        return  # zeroing works for every dtype
     try:
-        probe = torch.empty((), dtype=dtype)
-        if copyable(probe) is not probe:  # no kernel fills these dtypes, zeroing works
-            held = pad == 0
-        else:
-            kept = probe.fill_(pad).item()
-            held = dtype.is_floating_point or dtype.is_complex or kept == pad
+        # two elements: torch fills one in another way, which lets more values pass
+        kept = empty((2,), dtype).fill_(pad)[0].item()
+        held = dtype.is_floating_point or dtype.is_complex or kept == pad
     except (RuntimeError, TypeError, OverflowError):
         held = False
     if not held:

@@ -14,6 +14,7 @@ from mmlab.fields.column import Column
 from mmlab.fields.equal import same_value
 from mmlab.fields.kinds import BatchedField, FlatField, SharedField
 from mmlab.reducers.arrays import join_arrays, stack_arrays
+from mmlab.reducers.limits import check_padding, check_shape
 from mmlab.reducers.memory import joined_view, stacked_view
 from mmlab.reducers.pad import Place, check_pad, common_shape, write_padded
 from mmlab.reducers.reduction import Reduction, of_tensor, to_write
@@ -51,12 +52,13 @@ def reduce_batched(key: str, spans: Sequence[Span]) -> Reduction:
 def _stack(key: str, elems: list[torch.Tensor], field: BatchedField) -> Reduction:
     first = elems[0]
     if all(e.shape == first.shape for e in elems):
+        shape = (len(elems), *first.shape)
+        check_shape(key, shape, first.dtype.itemsize)
         if len(elems) == 1:
             return of_tensor(key, first.unsqueeze(0), field.keep_on_cpu)
         view = stacked_view(elems)
         if view is not None:
             return of_tensor(key, view, field.keep_on_cpu)
-        shape = (len(elems), *first.shape)
         return to_write(
             key, shape, first.dtype, field.keep_on_cpu, lambda out: _stack_into(elems, out)
         )
@@ -65,6 +67,7 @@ def _stack(key: str, elems: list[torch.Tensor], field: BatchedField) -> Reductio
     pad = field.pad
     check_pad(key, pad, first.dtype)
     shape = (len(elems), *common_shape(key, elems))
+    check_padding(key, shape, first.dtype.itemsize, [e.nbytes for e in elems])
     places: list[Place] = [
         (i, *(slice(0, extent) for extent in e.shape)) for i, e in enumerate(elems)
     ]
@@ -127,6 +130,7 @@ def _padded(
         places.append(tuple(place))
         at += w.shape[dim]
     shape[dim] = at
+    check_padding(key, shape, wholes[0].dtype.itemsize, [w.nbytes for w in wholes])
     return to_write(
         key,
         tuple(shape),
@@ -159,11 +163,12 @@ def _ready(key: str, value: object, keep_on_cpu: bool) -> Reduction:
 
 
 def _concatenation(key: str, wholes: list[torch.Tensor], dim: int, keep_on_cpu: bool) -> Reduction:
+    shape = list(wholes[0].shape)
+    shape[dim] = sum(w.shape[dim] for w in wholes)
+    check_shape(key, shape, wholes[0].dtype.itemsize)
     view = joined_view(wholes, dim)
     if view is not None:
         return of_tensor(key, view, keep_on_cpu)
-    shape = list(wholes[0].shape)
-    shape[dim] = sum(w.shape[dim] for w in wholes)
     return to_write(
         key,
         tuple(shape),

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
-from mmlab.dtypes import copyable
+from mmlab.dtypes import copyable, empty
 from mmlab.errors import BatchError
+from mmlab.reducers.limits import check_shape
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -46,7 +47,7 @@ class Reduction:
         if out is None:
             if self.write is None:
                 return self.ready
-            out = torch.empty(plan.shape, dtype=plan.dtype)
+            out = empty(plan.shape, plan.dtype)
         elif tuple(out.shape) != plan.shape or out.dtype != plan.dtype:
             raise BatchError(
                 f"{plan.key}: out is {out.dtype} {tuple(out.shape)}, "
@@ -74,6 +75,7 @@ def to_write(
     write: Callable[[torch.Tensor], None],
 ) -> Reduction:
     """The batch must be written, with one copy of every byte."""
+    check_shape(key, shape, dtype.itemsize)
     numel = 1
     for extent in shape:
         numel *= extent

@@ -7,6 +7,7 @@ form; small parts are packed into one. Only parts that are neither are listed, o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from reprlib import repr as brief
 from typing import Final, overload
 
 import msgspec
@@ -18,7 +19,7 @@ from mmlab.fields.column import Block, Column, Parts
 from mmlab.fields.items import MAX_ITEMS, ItemList, KwargsItem, KwargsItems
 from mmlab.fields.kinds import BatchedField, Field, FlatField, SharedField
 from mmlab.reducers.memory import joined_view, stacked_view
-from mmlab.wire.payload import PACK_LIMIT, Payload
+from mmlab.wire.payload import PACK_LIMIT, WIDE, Payload, fits
 from mmlab.wire.table import Table
 from mmlab.wire.unsupported import Unsupported
 from mmlab.wire.values import TENSOR, pack, unpack
@@ -95,7 +96,7 @@ def _column(key: str, column: Column, payload: Payload) -> ColumnSpec:
         sizes = None if column.offsets is None else column.sizes
         whole = column.whole
         if type(whole) is torch.Tensor:
-            return ColumnSpec(key, field, WHOLE, sizes, [TENSOR, payload.number(whole)])
+            return ColumnSpec(key, field, WHOLE, sizes, [TENSOR, payload.number(whole) | WIDE])
         return ColumnSpec(key, field, WHOLE, sizes, pack(whole, payload))
     tensors = [part for part in column.parts if isinstance(part, torch.Tensor)]
     if tensors and len(tensors) == len(column.parts):
@@ -117,7 +118,7 @@ def _column(key: str, column: Column, payload: Payload) -> ColumnSpec:
             error.item = i
             raise
     if len(tensors) == len(packed) and tensors:
-        numbers = [p[1] for p in packed if isinstance(p, list)]
+        numbers = [p[1] - WIDE for p in packed if isinstance(p, list)]
         return ColumnSpec(key, field, TENSORS, None, numbers)
     return ColumnSpec(key, field, PARTS, None, packed)
 
@@ -151,11 +152,13 @@ def _whole(field: Field, parts: list[torch.Tensor], payload: Payload) -> object 
             and all(part.shape[1:] == rest for part in parts)
         )
         whole_shape = (sum(part.shape[0] for part in parts), *rest)
+    if not fits(whole_shape, dtype.itemsize):
+        return None
     if view is not None:
-        return [TENSOR, payload.number(view)]
+        return [TENSOR, payload.number(view) | WIDE]
     if not joinable or len(set(map(id, parts))) < len(parts):
         return None
-    return [TENSOR, payload.number_of_parts(parts, whole_shape)]
+    return [TENSOR, payload.number_of_parts(parts, whole_shape) | WIDE]
 
 
 def unpack_items(raw: memoryview, table: Table) -> KwargsItems:
@@ -220,14 +223,15 @@ def _unpack_column(where: str, spec: ColumnSpec, size: int, table: Table) -> Col
             return Column(field, size, parts=value)
         for entry in value:
             if type(entry) is not int or not table.is_tensor(entry):
-                raise WireError(f"{where}: part {entry!r}, wanted the table entry of a tensor")
+                raise WireError(f"{where}: part {brief(entry)}, wanted the table entry of a tensor")
+            table.hold(entry)
         return Column(field, size, parts=TensorParts(value, table))
     if spec.layout != WHOLE:
         raise WireError(f"{where}: layout {spec.layout}, wanted 0, 1 or 2")
     whole = unpack(spec.value, table)
     if isinstance(field, SharedField):
         if field.batch_size < 0 or spec.sizes is not None:
-            raise WireError(f"{where}: {field} with sizes {spec.sizes!r:.40}")
+            raise WireError(f"{where}: {field} with sizes {brief(spec.sizes)}")
         return Column(field, size, whole)
     shape = _shape(where, whole)
     if isinstance(field, BatchedField):
@@ -236,7 +240,7 @@ def _unpack_column(where: str, spec: ColumnSpec, size: int, table: Table) -> Col
         return Column(field, size, whole)
     sizes = spec.sizes
     if sizes is None or len(sizes) != size or any(n < 0 for n in sizes):
-        raise WireError(f"{where}: sizes {sizes!r:.80}, wanted {size} extents of 0 or more")
+        raise WireError(f"{where}: sizes {brief(sizes)}, wanted {size} extents of 0 or more")
     if not -len(shape) <= field.dim < len(shape) or sum(sizes) != shape[field.dim]:
         raise WireError(f"{where}: sizes sum to {sum(sizes)}, dim {field.dim} of shape {shape}")
     return Column.flat(field, whole, sizes)

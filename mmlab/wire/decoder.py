@@ -35,8 +35,9 @@ from mmlab.wire.table import Table
 from mmlab.wire.values import unpack
 
 DEFAULT_MAX_NBYTES: Final = 16 << 30
+LONGEST_ERROR: Final = 500  # characters
 
-_NUMBER: Final = Struct("<I").unpack
+_NUMBER: Final = Struct("<Q").unpack
 
 _START: Final = MAGIC + bytes([VERSION])
 _PLAIN_SIZES: Final = bytes(16)
@@ -89,11 +90,13 @@ class Decoder:
             ):  # what `_message` would find out of a short text-only message
                 return self._decode(frame0[SIZE:])
             return self._message(frames)
-        except WireError:
-            raise
+        except WireError as error:
+            if len(f"{error}") <= LONGEST_ERROR:
+                raise
+            raise WireError(_short(f"{error}")) from None
         # frames come from anyone: whatever a hostile message makes a library raise is a WireError
         except Exception as error:
-            raise WireError(f"frame 0: {_reason(error)}") from error
+            raise WireError(_short(f"frame 0: {_reason(error)}")) from error
 
     def _message(self, frames: Sequence[Buffer]) -> object:
         if type(frames) is not list and isinstance(frames, (bytes, bytearray, memoryview, str)):
@@ -110,7 +113,7 @@ class Decoder:
             read_envelope(frame0)
         if not body | table | inline:
             body = len(frame0) - SIZE
-        if body >= SCAN_FROM:
+        if SCAN_FROM <= body <= MAX_HEADER:
             check_growth(bytes(frame0[SIZE : SIZE + body]))
         if table or inline or len(frames) > 1:
             made = self._table(body, table, inline, frame0, frames)
@@ -161,8 +164,8 @@ def _ext_hook(code: int, data: memoryview) -> object:
     if code == EXT_TENSOR:
         if table is None:
             raise WireError("tensor reference in a message without a tensor table")
-        if len(data) != 4:
-            raise WireError(f"tensor reference of {len(data)} B, wanted 4")
+        if len(data) != 8:
+            raise WireError(f"tensor reference of {len(data)} B, wanted 8")
         return table.get(_NUMBER(data)[0])
     if table is None:
         table = Table(b"", 0, 0, [_NOTHING], False, 0)
@@ -183,6 +186,11 @@ def _dec_hook(wanted: type, value: object) -> object:
     if wanted is np.generic and isinstance(value, (bool, int, float)):
         return np.asarray(value)[()]
     raise WireError(f"got {type(value).__name__}, wanted {wanted.__name__}")
+
+
+def _short(text: str) -> str:
+    """An error names keys and values of the message, which are as long as its sender likes."""
+    return text if len(text) <= LONGEST_ERROR else f"{text[:400]} ... {text[-90:]}"
 
 
 def _reason(error: Exception) -> str:

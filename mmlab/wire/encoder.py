@@ -29,7 +29,7 @@ from mmlab.wire.envelope import (
     Buffer,
     pack_envelope,
 )
-from mmlab.wire.payload import FIRST, MAX_NDIM, PACK_LIMIT, Entry, Ext, Payload, check
+from mmlab.wire.payload import FIRST, MAX_NDIM, PACK_LIMIT, Entry, Ext, Payload, check, check_span
 from mmlab.wire.piece import small_bytes, tensor_view
 from mmlab.wire.sink import PAD, FrameSink, PayloadSink, Place
 from mmlab.wire.table import pack_record, pack_table
@@ -46,6 +46,9 @@ EXT_ITEM: Final = 4  # msgpack of one item
 _MAX_BODY: Final = MAX_HEADER - SIZE
 
 _encode = msgspec.msgpack.encode
+_MSGSPEC_RAISES: Final = (
+    *(msgspec.MsgspecError, TypeError, ValueError, ArithmeticError, RuntimeError),
+)
 
 
 class Encoder:
@@ -93,7 +96,7 @@ class Encoder:
             raise EncodeError(
                 f"kind {kind!r}, request_id {request_id!r}: wanted 0 to 255 and 0 to 2**64 - 1"
             ) from error
-        except (TypeError, ValueError, OverflowError, RecursionError, RuntimeError) as error:
+        except _MSGSPEC_RAISES as error:
             raise EncodeError(_reason(obj, error)) from error
 
     def _finish(
@@ -134,6 +137,8 @@ class Encoder:
         shape, nbytes, limit = t.shape, t.nbytes, self.size_threshold
         if len(shape) > MAX_NDIM:
             check(t)
+        if not nbytes:
+            check_span(t)
         inline = limit is None or nbytes < limit or not nbytes
         table = pack_record(code, shape, 1, 0 if inline else 1, 0)
         size = -(-nbytes // ALIGN) * ALIGN if inline else 0

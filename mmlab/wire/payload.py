@@ -8,6 +8,7 @@ one `torch.stack`; a large tensor is an entry of its own, sent from where it lie
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from struct import Struct
 from typing import Final
 
@@ -23,10 +24,15 @@ PACK_LIMIT: Final = (
     8192  # smaller tensors are copied next to each other; larger ones are not copied
 )
 MAX_NDIM: Final = 64
-EXT_TENSOR: Final = 1  # extension type of a reference: number u32
+MAX_SPAN: Final = 1 << 62  # bytes an entry may span, zero extents counted as one: torch's strides
+RUN_NDIM: Final = 5  # of tensors in a run: torch allocates more for each tensor that has more
+EXT_TENSOR: Final = 1  # extension type of a reference: number u64
+WIDE: Final = 1 << 63  # added to numbers inside values, where msgpack writes small ones in 1 byte
+# A tensor object needs some 700 bytes. At 10 bytes of body for each reference, no message can make
+# more of them than the decoder's bound allows (`growth`).
 
 Ext = msgspec.msgpack.Ext
-_NUMBER: Final = Struct("<I").pack
+_NUMBER: Final = Struct("<Q").pack
 FIRST: Final = Ext(EXT_TENSOR, _NUMBER(0))  # what the first tensor of a message is referred to by
 
 
@@ -108,9 +114,10 @@ class Payload:
                 elif nbytes:
                     piece = Piece(nbytes, None)
                     piece.rows = [value]
-                    last = dtype
+                    last = dtype if len(shape) <= RUN_NDIM else None
                     entries.append(Entry(code, shape, piece))
                 else:
+                    check_span(value)
                     entries.append(Entry(code, shape, None))
             else:
                 last = None
@@ -137,8 +144,10 @@ def _array_entry(array: torch.Tensor | np.ndarray) -> Entry:
         raise Unsupported(
             array, f"numpy array of {array.dtype} cannot be carried: wanted numbers or booleans"
         )
-    piece = Piece(array.nbytes, array_view(array)) if array.nbytes else None
-    return Entry(code, array.shape, piece)
+    if not array.nbytes:
+        check_span(array)
+        return Entry(code, array.shape, None)
+    return Entry(code, array.shape, Piece(array.nbytes, array_view(array)))
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -149,6 +158,18 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
     t = tensor.detach() if cls is torch.nn.Parameter else tensor.as_subclass(torch.Tensor)
     check(t, tensor)
     return t
+
+
+def fits(shape: Sequence[int], itemsize: int) -> bool:
+    """Whether a tensor of this shape, empty or not, is one that a table may describe."""
+    return len(shape) <= MAX_NDIM and prod([n or 1 for n in shape]) * itemsize <= MAX_SPAN
+
+
+def check_span(empty: torch.Tensor | np.ndarray) -> None:
+    """Raise Unsupported if an empty tensor or array claims extents that no message may."""
+    if not fits(empty.shape, empty.dtype.itemsize):
+        reason = f"empty, and of shape {tuple(empty.shape)}: cannot be carried beyond 2**62 bytes"
+        raise Unsupported(empty, reason)
 
 
 def check(t: torch.Tensor, original: torch.Tensor | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import torch
 
-from mmlab.dtypes import CODE_OF_TORCH, copyable
+from mmlab.dtypes import CODE_OF_TORCH, as_bytes, copyable
 from mmlab.wire.envelope import Buffer
 from mmlab.wire.unsupported import Unsupported
 
@@ -91,7 +91,7 @@ def own_view(t: torch.Tensor) -> Buffer | None:
 def dense_view(t: torch.Tensor) -> tuple[Buffer, torch.Tensor]:
     """The bytes in row-major order and the tensor whose memory they are, copied where they must."""
     t = dense(t)
-    return t.reshape(-1).view(torch.uint8).numpy().data, t
+    return as_bytes(t).numpy().data, t
 
 
 def parts_view(tensors: Sequence[torch.Tensor], nbytes: int) -> Buffer:

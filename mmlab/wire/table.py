@@ -17,16 +17,15 @@ from typing import Final
 import numpy as np
 import torch
 
-from mmlab.dtypes import ITEMSIZE, NUMPY_OF, TORCH_OF, copyable, describe
+from mmlab.dtypes import ITEMSIZE, NUMPY_OF, TORCH_OF, copyable, describe, empty
 from mmlab.errors import WireError
 from mmlab.wire.envelope import Buffer
-from mmlab.wire.payload import MAX_NDIM, Entry
+from mmlab.wire.payload import MAX_NDIM, MAX_SPAN, RUN_NDIM, Entry
 from mmlab.wire.sink import Place
 
 _LAYOUT: Final = [struct.Struct(f"<BBHIQI{n}Q") for n in range(MAX_NDIM + 1)]
 _HEAD: Final = 20
-_REF_NBYTES: Final = 6  # of one tensor reference in the body
-_MAX_SPAN: Final = 1 << 62  # bytes an entry may span, zero extents counted as one: torch's strides
+_REF_NBYTES: Final = 10  # of one tensor reference in the body
 
 Made = torch.Tensor | np.ndarray
 
@@ -60,6 +59,12 @@ def _peek(raw: Buffer, at: int, end: int) -> tuple[int, tuple[int, ...], int, in
 Record = tuple[int, tuple[int, ...], int, int, int, int, int]
 
 
+def _copied(view: memoryview) -> memoryview:
+    copy: memoryview = torch.empty(len(view), dtype=torch.uint8).numpy().data
+    copy[:] = view
+    return copy
+
+
 class Table:
     """The tensors of one received message: checked on arrival, made when they are asked for."""
 
@@ -70,7 +75,7 @@ class Table:
     def __init__(
         self, raw: Buffer, at: int, end: int, frames: list[memoryview], copy: bool, body: int
     ) -> None:
-        """Read `raw[at:end]`. `body`: its bytes; a number costs it one at least, a reference 6."""
+        """Read `raw[at:end]`. `body`: its bytes; a number costs it one at least, a reference 10."""
         self._frames = frames  # frames[0] is the inline payload
         self._copy = copy
         self._room = body // _REF_NBYTES  # tensors that may be made before they are asked for
@@ -91,10 +96,11 @@ class Table:
                 at += _HEAD + 8 * ndim
                 if (
                     offset + numel * count * itemsize > len(frames[frame])
-                    or (numel or prod([n or 1 for n in shape])) * itemsize > _MAX_SPAN
+                    or (numel or prod([n or 1 for n in shape])) * itemsize > MAX_SPAN
                     or offset % itemsize
                     or zero
                     or not count
+                    or (count > 1 and ndim > RUN_NDIM)
                     or at > end
                 ):
                     raise self._refusal(code, shape, count, frame, offset)
@@ -177,7 +183,7 @@ class Table:
             return self._make_array(code, shape, frame, offset)
         numel = prod(shape)
         if not numel:
-            return torch.empty(shape, dtype=dtype)
+            return empty(shape, dtype)
         view, itemsize = self._frames[frame], dtype.itemsize
         if len(view) == numel * itemsize:
             tensor = torch.frombuffer(view, dtype=dtype)
@@ -204,12 +210,19 @@ class Table:
         array = np.frombuffer(self._frames[frame], dtype, numel, offset).reshape(shape)
         return array.copy() if self._copy and frame not in self._owned else array
 
+    def hold(self, number: int) -> None:
+        """With `copy`: take the bytes of a tensor now that is made when somebody asks for it."""
+        which = number if self._which is None else self._which[number]
+        code, shape, frame, offset, numel, first, count = self._records[which]
+        if self._copy and numel and frame not in self._owned:
+            end = offset + numel * count * ITEMSIZE[code]
+            self._owned.add(len(self._frames))
+            self._records[which] = (code, shape, len(self._frames), 0, numel, first, count)
+            self._frames.append(_copied(self._frames[frame][offset:end]))
+
     def _own(self, frame: int) -> None:
         """Replace a frame by one copy of it, aligned, whose memory no sender can touch."""
-        view = self._frames[frame]
-        copy = torch.empty(len(view), dtype=torch.uint8).numpy().data
-        copy[:] = view
-        self._frames[frame] = copy
+        self._frames[frame] = _copied(self._frames[frame])
         self._bases.clear()
         self._owned.add(frame)
 

@@ -7,6 +7,7 @@ with a tag from the closed table below, so that a tuple stays a tuple and a torc
 from __future__ import annotations
 
 from collections.abc import Callable
+from reprlib import repr as brief
 from typing import Final
 
 import msgspec
@@ -15,12 +16,12 @@ import torch
 
 from mmlab.dtypes import CODE_OF_NUMPY, CODE_OF_TORCH, ITEMSIZE, NUMPY_OF, TORCH_OF
 from mmlab.errors import WireError
-from mmlab.wire.payload import Payload
+from mmlab.wire.payload import WIDE, Payload
 from mmlab.wire.table import Table
 from mmlab.wire.unsupported import MAX_DEPTH, Unsupported
 
 (
-    TENSOR,  # number
+    TENSOR,  # number | WIDE
     PLAIN_LIST,  # [list of plain values]: read without a walk
     LIST,  # value ...
     TUPLE,  # value ...
@@ -53,7 +54,7 @@ def pack(value: object, payload: Payload, depth: int = 0) -> Packed:
     if depth >= MAX_DEPTH and kind in _PACKERS:
         raise Unsupported(value, f"values nested deeper than {MAX_DEPTH} cannot be carried")
     if isinstance(value, (torch.Tensor, np.ndarray)):
-        return [TENSOR, payload.number(value)]
+        return [TENSOR, payload.number(value) | WIDE]
     packer = _PACKERS.get(kind)
     if packer is not None:
         return packer(value, payload, depth + 1)
@@ -90,7 +91,7 @@ def _pack_dict(value: dict[object, object], payload: Payload, depth: int) -> Pac
     out: list[Packed] = [DICT]
     for key, part in value.items():
         if not _is_key(key):
-            raise Unsupported(key, f"dict key {key!r} cannot be carried")
+            raise Unsupported(key, f"dict key {brief(key)} cannot be carried")
         try:
             out += (pack(key, payload, depth), pack(part, payload, depth))
         except Unsupported as error:
@@ -118,7 +119,7 @@ def _pack_dtype(value: torch.dtype, payload: Payload, depth: int) -> Packed:
 
 def _pack_numpy(value: np.generic | np.dtype[np.generic]) -> Packed:
     if isinstance(value, np.str_):
-        return [NUMPY_STR, str(value)]
+        return [NUMPY_STR, str.__str__(value)]  # numpy's own drops zeros at the end
     if isinstance(value, np.bytes_):
         return [NUMPY_BYTES, bytes(value)]
     code = CODE_OF_NUMPY.get(value if isinstance(value, np.dtype) else value.dtype)
@@ -149,7 +150,7 @@ def unpack(value: Packed, table: Table, depth: int = 0) -> object:
             f"value: got {type(value).__name__}, wanted a plain value or a tagged array"
         )
     if not value or type(value[0]) is not int or not 0 <= value[0] < len(_UNPACKERS):
-        raise WireError(f"value: tag {value[:1]!r}, wanted 0 to {len(_UNPACKERS) - 1}")
+        raise WireError(f"value: tag {brief(value[:1])}, wanted 0 to {len(_UNPACKERS) - 1}")
     if depth > MAX_DEPTH:
         raise WireError(f"values nested deeper than {MAX_DEPTH}")
     return _UNPACKERS[value[0]](value, table, depth + 1)
@@ -165,9 +166,9 @@ def _items(value: list[Packed], table: Table, depth: int) -> list[object]:
 
 def _tensor(value: list[Packed], table: Table, depth: int) -> object:
     number = value[1] if len(value) == 2 else None
-    if type(number) is not int:
-        raise WireError(f"value: tensor reference {value[1:]!r:.40}, wanted one number")
-    return table.get(number)
+    if type(number) is not int or number < WIDE:
+        raise WireError(f"value: tensor reference {brief(value[1:])}, wanted one number")
+    return table.get(number - WIDE)
 
 
 def _plain_list(value: list[Packed], table: Table, depth: int) -> object:
@@ -187,11 +188,12 @@ def _dict(value: list[Packed], table: Table, depth: int) -> object:
     _want(len(value) % 2 == 1, value, "keys and values")
     parts = _items(value, table, depth)
     keys = parts[::2]
-    if not all(map(_is_key, keys)):
-        raise WireError(f"value: dict key in {keys!r:.80}, wanted plain keys")
+    for key in keys:  # by its type: to print a tensor takes longer than to decode a message
+        if not _is_key(key):
+            raise WireError(f"value: dict key of type {type(key).__name__}, wanted a plain one")
     made = dict(zip(keys, parts[1::2], strict=True))
     if len(made) != len(keys):
-        raise WireError(f"value: a dict key stands twice in {keys!r:.80}")
+        raise WireError(f"value: a dict key stands twice in {brief(keys)}")
     return made
 
 
@@ -214,8 +216,9 @@ def _numpy_dtype(value: list[Packed], table: Table, depth: int) -> object:
 
 def _numpy_scalar(value: list[Packed], table: Table, depth: int) -> object:
     _want(
-        len(value) == 3 and value[1] in NUMPY_OF and type(value[2]) is bytes, value, "code, bytes"
+        len(value) == 3 and type(value[1]) is int and type(value[2]) is bytes, value, "code, bytes"
     )
+    _want(value[1] in NUMPY_OF, value, "a numpy dtype's code")
     _, code, raw = value
     _want(len(raw) == ITEMSIZE[code], value, "one scalar's bytes")  # type: ignore[arg-type, index]
     return np.frombuffer(raw, NUMPY_OF[code])[0]  # type: ignore[index, call-overload]

@@ -26,6 +26,7 @@ SAME = [
     (T.conj(), torch.tensor([1 - 2j, 3 + 4j])),
     (NEG, torch.tensor([-2.0, 4.0])),
     (UINT1, UINT1.view(torch.uint8).clone().view(torch.uint1)),
+    (torch.ones(4)[::2][:1], torch.ones(1)),
     ([1, (2, torch.ones(1))], [1, (2, torch.ones(1))]),
     ({"a": NAN}, {"a": NAN}),
     ("a", "a"),

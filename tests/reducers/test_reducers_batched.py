@@ -10,7 +10,6 @@ import mmlab
 from mmlab import BatchedField, BatchError, FieldElem, KwargsItem, KwargsItems
 from mmlab.dtypes import CODE_OF_TORCH, copyable
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*Complex.* support is experimental")
 DTYPES = sorted(CODE_OF_TORCH, key=str)
 
 

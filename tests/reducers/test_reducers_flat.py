@@ -12,8 +12,6 @@ import mmlab
 from mmlab import BatchError, FieldElem, FlatField, KwargsItem, KwargsItems
 from mmlab.dtypes import CODE_OF_TORCH, copyable
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*Complex.* support is experimental")
-
 
 def batch_of(values: list[object], dim: int = 0) -> mmlab.Batch:
     pairs = [("image", KwargsItem({"x": FieldElem(value, FlatField(dim))})) for value in values]

@@ -7,7 +7,6 @@ import decimal
 import enum
 import subprocess
 import sys
-import textwrap
 from collections import OrderedDict, namedtuple
 
 import msgspec
@@ -236,7 +235,3 @@ def test_fields_of_items_are_packed_by_their_own_rules_even_with_odd_parts() -> 
     shared = KwargsItem({"x": FieldElem(SPARSE, SharedField())})
     with pytest.raises(EncodeError, match=r"KwargsItem\.x: torch\.sparse_coo"):
         mmlab.Encoder().encode(shared)
-
-
-def test_the_program_is_valid_python() -> None:
-    compile(textwrap.dedent(PROGRAM % ""), "program", "exec")

@@ -20,7 +20,6 @@ from wire_messages import (
 import mmlab
 from mmlab.dtypes import CODE_OF_TORCH
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*Complex.* support is experimental")
 DTYPES = sorted(CODE_OF_TORCH, key=str)
 
 
@@ -51,6 +50,17 @@ def test_every_dtype_of_any_strides_is_made_dense() -> None:
             assert_same(trip([view, base, view], None), [view, base, view], str(dtype))
         large = random_tensor(dtype, 130, 70)
         assert_same(trip(large.t(), 0, copy=True), large.t(), str(dtype))
+
+
+def test_one_element_of_every_dtype_with_a_stride_that_does_not_matter() -> None:
+    for dtype in DTYPES:
+        one = random_tensor(dtype, 4)[::2][:1]
+        assert one.stride() == (2,) and one.is_contiguous()
+        for threshold in (0, None):
+            assert_same(trip(one, threshold), one, str(dtype))
+            assert_same(trip([one, one[:], one[:0]], threshold), [one, one[:], one[:0]], str(dtype))
+    leaf = torch.ones(4, requires_grad=True)[::2][:1]
+    assert_same(trip(leaf, 0), torch.ones(1))
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (4, 0, 7), (), (1,)], ids=str)

@@ -36,6 +36,7 @@ VALUES: dict[str, object] = {
     "np.bool": np.bool_(False),
     "np.str": np.str_("a"),
     "np.bytes": np.bytes_(b"a"),
+    "zeros at the end": [np.str_("a\0\0"), np.str_("\0"), np.bytes_(b"a\0\0"), "a\0", b"\0"],
     "np numbers": [np.uint8(255), np.float16(1.5), np.complex128(1 + 2j), np.int8(-1)],
     "0d array": np.array(7, np.int16),
     "0d tensor": torch.tensor(7),

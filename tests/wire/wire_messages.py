@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+import pytest
 import torch
 
 import mmlab
@@ -63,13 +64,16 @@ def record(
     )
 
 
+WIDE = 1 << 63  # added to the numbers of tensors inside values
+
+
 def ext(code: int, data: bytes) -> bytes:
     return msgspec.msgpack.encode(msgspec.msgpack.Ext(code, data))
 
 
 def ref(number: int) -> bytes:
     """A reference to a tensor."""
-    return ext(1, struct.pack("<I", number))
+    return ext(1, struct.pack("<Q", number))
 
 
 def value(packed: object) -> bytes:
@@ -109,10 +113,21 @@ def trip(obj: object, threshold: int | None = 256, **decoder: object) -> object:
     return mmlab.Decoder(**decoder).decode(owned(frames))  # type: ignore[arg-type]
 
 
+def decode(frames: list[Buffer], **settings: object) -> object:
+    return mmlab.Decoder(**settings).decode(frames)  # type: ignore[arg-type]
+
+
+def refused(frames: list[Buffer], error: str = ".") -> None:
+    """However the frames are decoded, they are a WireError."""
+    for settings in ({}, {"copy": True}, {"type": object}):
+        with pytest.raises(mmlab.WireError, match=error):
+            decode(frames, **settings)
+
+
 def raw(tensor: torch.Tensor) -> bytes:
     """The values of a tensor as bytes, in row-major order."""
     plain = copyable(tensor.detach().resolve_conj().resolve_neg()).contiguous()
-    return plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy().tobytes()
 
 
 def random_tensor(dtype: torch.dtype, *shape: int) -> torch.Tensor:
