@@ -97,14 +97,9 @@ MEMORY: tuple[Column, ...] = (
     Column("repeat", "int", "which memory trial of this strategy; one row a process and trial"),
     Column("process", "str", "'frontend', 'engine', or 'both': the highest sum at one moment"),
     Column("base_pss", "int", "PSS in bytes when idle, after a text-only request", optional=True),
-    Column(
-        "peak_pss",
-        "int",
-        "highest PSS seen, without pages of files",
-        optional=True,
-    ),
+    Column("peak_pss", "int", "highest PSS in bytes; both without pages of files", optional=True),
     Column("base_rss", "int", "RSS in bytes when idle, after a text-only request", optional=True),
-    Column("peak_rss", "int", "the kernel's high-water mark of RSS: misses no peak", optional=True),
+    Column("peak_rss", "int", "the kernel's high-water mark of RSS, in bytes", optional=True),
     Column("payload_nbytes", "int", "bytes of the workload's largest request"),
     Column("multiple", "float", "(peak_pss - base_pss) / payload_nbytes", optional=True),
 )

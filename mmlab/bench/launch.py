@@ -52,6 +52,7 @@ def launch(
             stdout=subprocess.PIPE,
             stderr=stderr,
             start_new_session=True,
+            env=trial_variables(),
         )
         assert child.stdin is not None and child.stdout is not None
         expired = threading.Event()
@@ -75,6 +76,15 @@ def launch(
             reason = f"did not end within {timeout_s:.0f} s" if expired.is_set() else _how(child)
             outcome.error = TrialError(f"{where}: the trial {reason}{_tail(stderr)}")
     return outcome
+
+
+def trial_variables() -> dict[str, str]:
+    """Environment variables of a trial; a value of the user's own stays.
+
+    OpenMP's threads sleep when they wait: as many spinning ones as cores in each of two processes
+    take three to five times the time as soon as anything else runs on the machine.
+    """
+    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
 
 
 def _take(

@@ -1,6 +1,6 @@
 """The memory part of a trial: PSS of both processes while requests of growing size pass through.
 
-It runs apart from the timed trials, because reading PSS stops a process for milliseconds each time,
+It runs apart from the timed trials, because reading PSS can stop a process for milliseconds,
 and in processes of its own, because memory that an earlier request left behind in an allocator
 would hide what the next one takes. The base is read when idle, after a request without an image.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mmlab.bench import workloads
 from mmlab.bench.events import Event, Progress, Result, Row
@@ -17,11 +17,12 @@ from mmlab.bench.images import Photographs
 from mmlab.bench.sending import Sender, answer
 from mmlab.bench.spec import TrialSpec
 from mmlab.bench.timed_trial import draw
-from mmlab.measure.memory import PssSample, PssSampler, read_rss, reset_high_water
+from mmlab.measure.memory import PssSample, PssSampler, Rss, read_rss, reset_high_water
 from mmlab.pipeline import Pipeline
 
 IDLE = "idle"
 BOTH = "both"
+_STEP = 1 << 18  # bytes; a smaller change is not worth a row
 
 
 def measure(
@@ -43,7 +44,7 @@ def measure(
     under_way: list[tuple[float, str, int]] = []  # (from when on, case, payload bytes)
     answer(spec, sender.prepare("Hello.", []))
     gc.collect()
-    rss = {name: _rss_base(pid) for name, pid in processes.items()}
+    idle = {name: _marked(pid) for name, pid in processes.items()}
     with PssSampler(processes, interval_s=spec.sample_interval_s) as sampler:
         sampler.mark(IDLE)
         try:
@@ -58,7 +59,7 @@ def measure(
         finally:
             sampler.mark("last")
             largest = max((nbytes for _, _, nbytes in under_way), default=0)
-            for row in memory_rows(sampler, processes, rss, largest):
+            for row in memory_rows(sampler, processes, idle, largest):
                 emit(Result("memory", {**_which(spec), **row}))
             for row in sample_rows(sampler.samples, under_way):
                 emit(Result("samples", {"strategy": spec.strategy, "repeat": spec.block, **row}))
@@ -67,42 +68,88 @@ def measure(
 def memory_rows(
     sampler: PssSampler,
     processes: dict[str, int],
-    rss: dict[str, int | None],
+    idle: dict[str, Rss | None],
     payload_nbytes: int,
 ) -> list[Row]:
-    """Base and peak of each process, and of their sum at one moment. `rss`: base of each."""
-    found = {name: (sampler.base(name, IDLE), sampler.peak(name)) for name in processes}
-    bases = [base for base, _ in found.values()]
-    together = None if None in bases else sum(base for base in bases if base is not None)
-    found[BOTH] = (together, sampler.peak_sum())
-    rows: list[Row] = []
-    for process, (base, peak) in found.items():
-        known = base is not None and peak is not None and payload_nbytes > 0
-        marks = read_rss(processes[process]) if rss.get(process) is not None else None
-        rows.append(
-            {
-                "process": process,
-                "base_pss": base,
-                "peak_pss": peak,
-                "base_rss": rss.get(process),
-                "peak_rss": marks[1] if marks else None,
-                "payload_nbytes": payload_nbytes,
-                "multiple": (peak - base) / payload_nbytes if known else None,  # type: ignore[operator]
-            }
-        )
-    return rows
+    """Base and peak of each process, and of both together. `idle`: RSS when idle, by process."""
+    rows: dict[str, Row] = {}
+    bases, peaks = {}, {}
+    for process, pid in processes.items():
+        before, after = idle[process], read_rss(pid)
+        bases[process] = base = sampler.base(process, IDLE)
+        peaks[process] = peak = exact_peak(base, sampler.peak(process), before, after)
+        rows[process] = {
+            "base_pss": base,
+            "peak_pss": peak,
+            "base_rss": before.total if before else None,
+            "peak_rss": after.high_water if after else None,
+        }
+    base = _sum(bases.values())
+    # At the moment when one process had its peak, the other held at least what it holds when idle.
+    others = [_sum([peaks[p], *(bases[q] for q in processes if q != p)]) for p in processes]
+    together = [sampler.peak_sum(), *others]
+    rows[BOTH] = {
+        "base_pss": base,
+        "peak_pss": None if None in together else max(peak for peak in together if peak),
+        "base_rss": None,
+        "peak_rss": None,
+    }
+    return [
+        {
+            "process": name,
+            **row,
+            "payload_nbytes": payload_nbytes,
+            "multiple": _multiple(row, payload_nbytes),
+        }
+        for name, row in rows.items()
+    ]
 
 
-def _rss_base(pid: int) -> int | None:
+def exact_peak(
+    base: int | None, sampled: int | None, before: Rss | None, after: Rss | None
+) -> int | None:
+    """The highest PSS: as sampled, or by the high-water mark of RSS, which no moment escapes.
+
+    The mark counts shared memory in full and pages of files, so it speaks only for a process that
+    shares nothing, and what files grew by is taken off.
+    """
+    if base is None or sampled is None:
+        return None
+    if before is None or after is None or not (before.private and after.private):
+        return sampled
+    grown = after.high_water - before.total - max(0, after.file - before.file)
+    return max(sampled, base + grown)
+
+
+def _multiple(row: Row, payload_nbytes: int) -> float | None:
+    base, peak = row["base_pss"], row["peak_pss"]
+    if not isinstance(base, int) or not isinstance(peak, int) or payload_nbytes == 0:
+        return None
+    return (peak - base) / payload_nbytes
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    found = list(values)
+    return None if None in found else sum(value for value in found if value is not None)
+
+
+def _marked(pid: int) -> Rss | None:
     """RSS of now, with the high-water mark set to it; None where it cannot be set."""
-    marks = read_rss(pid) if reset_high_water(pid) else None
-    return marks[0] if marks else None
+    return read_rss(pid) if reset_high_water(pid) else None
 
 
 def sample_rows(samples: list[PssSample], under_way: list[tuple[float, str, int]]) -> list[Row]:
-    """Every reading with the case that was under way, for a timeline and for peaks by case."""
+    """Readings with the case that was under way, for a timeline and for peaks by case.
+
+    Of a stretch without change the first one stands for all of it.
+    """
     rows: list[Row] = []
+    last: dict[str, int | None] = {}
     for sample in samples:
+        before, value = last.get(sample.process), sample.pss_nbytes
+        if not sample.mark and before and value and abs(value - before) < _STEP:
+            continue
+        last[sample.process] = value
         case, nbytes = "", 0
         for begin, name, size in under_way:
             if sample.time_s >= begin:
@@ -114,7 +161,7 @@ def sample_rows(samples: list[PssSample], under_way: list[tuple[float, str, int]
                 "case": case,
                 "payload_nbytes": nbytes,
                 "mark": sample.mark,
-                "pss": sample.pss_nbytes,
+                "pss": value,
             }
         )
     return rows

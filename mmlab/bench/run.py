@@ -14,7 +14,7 @@ from pathlib import Path
 from mmlab.bench import checks, headroom, results, workloads
 from mmlab.bench.columns import SCHEMA_VERSION
 from mmlab.bench.events import Row, TrialError
-from mmlab.bench.launch import Outcome, launch
+from mmlab.bench.launch import Outcome, launch, trial_variables
 from mmlab.bench.progress import Log, ProgressLog, to_stderr
 from mmlab.bench.results import Tables
 from mmlab.bench.spec import Kind, RunSettings
@@ -62,7 +62,7 @@ def run_trials(
     disagree on what they delivered. On Ctrl-C the finished trials stay in `out`.
     """
     skipped = validate(settings)
-    tables = Tables(environment=environment.collect())
+    tables = Tables(environment=environment.collect(trial_variables()))
     run = _Run(settings, tables, run_id or utc_stamp(), Path(out) if out is not None else None)
     places = plan(settings)
     told = ProgressLog([place.kind for place in places], log)

@@ -39,7 +39,7 @@ class TrialSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     start_timeout_s: float = 120.0
     reply_timeout_s: float = 600.0
     image_size: int = 896  # side of the square that `echo` sends; models choose their own
-    sample_interval_s: float = 0.05  # of a memory trial
+    sample_interval_s: float = 0.002  # of a memory trial
 
 
 class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -30,12 +30,11 @@ def overview_table(overview: Sequence[dict[str, object]]) -> str:
     first = overview[0]
     head = (
         "strategy",
-        "latency p50",
-        "[95 % interval]",
+        "latency p50 (95 %)",
         "p95",
         "delivery",
         "images/s",
-        "in the mix",
+        "mix",
         "frontend",
         "engine",
         "both",
@@ -43,8 +42,7 @@ def overview_table(overview: Sequence[dict[str, object]]) -> str:
     rows = [
         [
             str(entry["strategy"]),
-            _seconds(entry["p50_s"]),
-            f"[{_seconds(entry['p50_low_s'])}, {_seconds(entry['p50_high_s'])}]",
+            _with_interval(entry["p50_s"], entry["p50_low_s"], entry["p50_high_s"]),
             _seconds(entry["p95_s"]),
             _seconds(entry["delivery_s"]),
             _number(entry["images_per_s"]),
@@ -55,15 +53,29 @@ def overview_table(overview: Sequence[dict[str, object]]) -> str:
     ]
     payload = _megabytes(first["payload_nbytes"])
     notes = (
-        f"latency and delivery: requests of {first['case']} ({payload} of pixels), one at a time;\n"
-        "delivery: median of encode to device; frontend, engine, both: peak memory (PSS) above\n"
-        f"idle, as multiples of the payload of {payload}; both: of the two at one moment."
+        f"latency, delivery: requests of {first['case']} ({payload} of pixels), one at a time; in\n"
+        "brackets: bootstrap 95 % interval of the median; delivery: median of encode to device.\n"
+        "images/s: one at a time; mix: all prompts at once. frontend, engine, both: peak memory\n"
+        f"(PSS) above idle, in payloads of {payload}; both: of the two at one moment."
     )
     return f"{table(head, rows)}\n{notes}"
 
 
 def _seconds(value: object) -> str:
     return seconds_text(value) if isinstance(value, int | float) else "missing"
+
+
+def _with_interval(value: object, low: object, high: object) -> str:
+    """`586 ms (535-614)`: the interval in the unit of the value."""
+    if not isinstance(low, int | float) or not isinstance(high, int | float):
+        return _seconds(value)
+    text = _seconds(value)
+    factor = {"ms": 1e3, "us": 1e6}.get(text.split()[-1], 1.0)
+    return f"{text} ({_digits(low * factor)}-{_digits(high * factor)})"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _number(value: object) -> str:

@@ -52,11 +52,11 @@ def utc_stamp(moment: datetime | None = None) -> str:
 
 def seconds_text(seconds: float) -> str:
     """`840 us`, `12.3 ms`, `2.41 s`, `1 min 05 s`: three digits that a person reads at once."""
-    if seconds >= 60:
+    if seconds >= 59.95:
         minutes, rest = divmod(round(seconds), 60)
         return f"{minutes} min {rest:02d} s"
-    if seconds >= 1:
+    if seconds >= 0.9995:  # below, three digits of ms would round to 1000
         return f"{seconds:.3g} s"
-    if seconds >= 1e-3:
+    if seconds >= 0.9995e-3:
         return f"{seconds * 1e3:.3g} ms"
     return f"{seconds * 1e6:.0f} us"

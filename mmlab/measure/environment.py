@@ -12,6 +12,7 @@ import platform
 import resource
 import shutil
 import subprocess
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -51,6 +52,7 @@ class Environment(msgspec.Struct, frozen=True):
     shm_nbytes: int | None
     torch_threads: int
     omp_num_threads: str | None
+    omp_wait_policy: str | None
 
 
 ENVIRONMENT_DOCS: dict[str, str] = {
@@ -71,12 +73,13 @@ ENVIRONMENT_DOCS: dict[str, str] = {
     "memlock_nbytes": "limit on locked memory (RLIMIT_MEMLOCK); missing: unlimited",
     "shm_nbytes": "size of /dev/shm; missing where there is none",
     "torch_threads": "torch's intra-op threads in the process that made this record",
-    "omp_num_threads": "OMP_NUM_THREADS as found in the environment",
+    "omp_num_threads": "OMP_NUM_THREADS of the processes that were measured",
+    "omp_wait_policy": "OMP_WAIT_POLICY of the processes that were measured",
 }
 
 
-def collect() -> Environment:
-    """Reads everything afresh; well under a second."""
+def collect(variables: Mapping[str, str] = os.environ) -> Environment:
+    """Reads everything afresh; well under a second. `variables`: of the processes to describe."""
     name, driver = _gpu()
     versions = {library: _version(library) for library in _LIBRARIES}
     return Environment(
@@ -96,7 +99,8 @@ def collect() -> Environment:
         memlock_nbytes=_memlock(),
         shm_nbytes=_shm(),
         torch_threads=torch.get_num_threads(),
-        omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
+        omp_num_threads=variables.get("OMP_NUM_THREADS"),
+        omp_wait_policy=variables.get("OMP_WAIT_POLICY"),
         **versions,
     )
 

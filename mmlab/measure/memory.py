@@ -1,48 +1,65 @@
 """How much memory processes really hold, read from the kernel while they run.
 
 PSS ("proportional set size") counts a page that two processes map half in each, so that frontend
-and engine may be added up. The kernel walks every page table for it, about 18 ms for a process
-with torch loaded: hence a thread that reads at intervals, only the lines that are needed, and
-never in a run that is timed. Pages of files are left out: they are libraries, hundreds of MB whose
-share moves whenever some other process that uses torch starts or ends. A process that has ended
-gives no reading: missing, not 0.
+and engine may be added up. Pages of files are left out: they are libraries, hundreds of MB whose
+share moves whenever some other process that uses torch starts or ends. Where a process shares no
+memory, what is left is its anonymous memory, a counter that costs microseconds; else the kernel
+walks every page table, about 18 ms for a process with torch loaded. A process that has ended gives
+no reading: missing, not 0.
 
-A peak between two readings is not seen. The kernel's own high-water mark of RSS misses none, but
-counts shared memory in full in each process: the one is a check of the other.
+A peak between two readings is not seen. The kernel's own high-water mark of RSS misses none.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from mmlab.measure.clocks import now
 
+_SEMAPHORES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Rss:
+    """Bytes of RSS by kind, and the highest that their sum has been."""
+
+    anonymous: int
+    file: int
+    shared: int
+    high_water: int
+
+    @property
+    def total(self) -> int:
+        """RSS."""
+        return self.anonymous + self.file + self.shared
+
+    @property
+    def private(self) -> bool:
+        """True where no memory is shared with others, but for some page of a semaphore."""
+        return self.shared < _SEMAPHORES
+
+
+def read_rss(pid: int) -> Rss | None:
+    """RSS of one process now; None where it has ended."""
+    names = (b"RssAnon:", b"RssFile:", b"RssShmem:", b"VmHWM:")
+    found = _read(pid, "status", names)
+    if len(found) < len(names):  # it has ended, or is a zombie and has no memory
+        return None
+    return Rss(*(found[name] for name in names))
+
 
 def read_pss(pid: int) -> int | None:
-    """PSS in bytes without pages of files; None where it has ended, or may not be read."""
-    try:
-        with Path(f"/proc/{pid}/smaps_rollup").open("rb") as rollup:
-            found = _kilobytes(rollup, (b"Pss:", b"Pss_File:"))
-    except OSError:
-        return None  # ENOENT and ESRCH: it has ended; EACCES: another user's
+    """PSS in bytes without pages of files; None where the process has ended, or is another's."""
+    rss = read_rss(pid)
+    if rss is None or rss.private:
+        return None if rss is None else rss.anonymous
+    found = _read(pid, "smaps_rollup", (b"Pss:", b"Pss_File:"))
     whole = found.get(b"Pss:")
-    return None if whole is None else (whole - found.get(b"Pss_File:", 0)) * 1024
-
-
-def read_rss(pid: int) -> tuple[int, int] | None:
-    """(RSS, its high-water mark) in bytes; None where the process has ended."""
-    try:
-        with Path(f"/proc/{pid}/status").open("rb") as status:
-            found = _kilobytes(status, (b"VmRSS:", b"VmHWM:"))
-    except OSError:
-        return None
-    if len(found) < 2:  # a zombie has no memory
-        return None
-    return found[b"VmRSS:"] * 1024, found[b"VmHWM:"] * 1024
+    return None if whole is None else whole - found.get(b"Pss_File:", 0)
 
 
 def reset_high_water(pid: int) -> bool:
@@ -54,9 +71,14 @@ def reset_high_water(pid: int) -> bool:
     return True
 
 
-def _kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> dict[bytes, int]:
-    words = (line.split() for line in lines if line.startswith(names))
-    return {word[0]: int(word[1]) for word in words}
+def _read(pid: int, name: str, keys: tuple[bytes, ...]) -> dict[bytes, int]:
+    """Bytes of the lines `key: n kB` of a file of /proc; empty where there is no such process."""
+    try:
+        lines = Path(f"/proc/{pid}/{name}").read_bytes().splitlines()
+    except OSError:
+        return {}  # ENOENT and ESRCH: it has ended; EACCES: another user's
+    words = (line.split() for line in lines if line.startswith(keys))
+    return {word[0]: int(word[1]) * 1024 for word in words}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def test_every_row_is_whole_and_on_disk(small_run: tuple[Tables, Path, list[str]
     frame = results.read(folder)
     assert len(frame) == len(tables.results)
     assert set(frame["run_id"]) == {"x"}
+    assert set(frame["env_omp_wait_policy"]) == {os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
     assert set(frame["device"]) == {"cpu"} and not frame["pinned"].any()
     assert (frame["latency_s"] > 0).all()
     assert set(frame["frontend_threads"]) == set(frame["engine_threads"]) == {1}  # as they were set

@@ -132,6 +132,9 @@ def test_a_missing_number_is_said_to_be_missing() -> None:
         "peak_both": None,
     }
     text = tables.overview_table([entry])
-    assert "500 ms" in text and "[missing, missing]" in text and "1.3x" in text
+    assert "  500 ms  " in text and "1.3x" in text and "missing" in text
+    text = tables.overview_table([{**entry, "p50_low_s": 0.4567, "p50_high_s": 1.2}])
+    assert "500 ms (457-1200)" in text
+    assert max(len(line) for line in text.splitlines()) <= 100
     assert "38.5 MB" in text
     assert tables.overview_table([]) == "no timed trial"

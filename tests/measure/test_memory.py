@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -88,18 +89,60 @@ def test_the_high_water_mark_sees_what_was_there_for_a_moment() -> None:
     del block
     after = memory.read_rss(os.getpid())
     assert before is not None and after is not None
-    assert before[1] - before[0] < 2 * MIB  # it was set to what there is
-    assert 62 * MIB < after[1] - before[0] < 72 * MIB
-    assert after[0] - before[0] < 8 * MIB
+    assert before.high_water - before.total < 2 * MIB  # it was set to what there is
+    assert 62 * MIB < after.high_water - before.total < 72 * MIB
+    assert after.total - before.total < 8 * MIB
 
 
-def test_a_process_that_is_gone_has_no_high_water_mark() -> None:
+def test_without_shared_memory_the_fast_reading_is_the_kernels_own() -> None:
+    """The counter of anonymous memory against the walk over all page tables."""
+    child = holder()
+    try:
+        rss = memory.read_rss(child.pid)
+        assert rss is not None and rss.private
+        walked = memory._read(child.pid, "smaps_rollup", (b"Pss:", b"Pss_File:"))
+        fast = read_pss(child.pid)
+        assert fast is not None
+        assert abs(fast - (walked[b"Pss:"] - walked[b"Pss_File:"])) < MIB
+    finally:
+        end(child)
+
+
+def test_shared_memory_is_counted_once_over_two_processes() -> None:
+    size = 64 * MIB
+    fd = os.memfd_create("test")
+    os.truncate(fd, size)
+    code = (
+        f"import mmap, sys; m = mmap.mmap({fd}, {size}); m[::4096] = b'x' * {size // 4096}\n"
+        + _WAIT
+    )
+    before = read_pss(os.getpid())
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[fd]
+    )
+    try:
+        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        alone = read_pss(child.pid)
+        with mmap.mmap(fd, size) as region:
+            sum(region[::4096])  # map every page here too
+            ours, theirs = read_pss(os.getpid()), read_pss(child.pid)
+            rss = memory.read_rss(child.pid)
+            assert rss is not None and not rss.private
+        assert before and alone and ours and theirs
+        assert abs(alone - theirs - size // 2) < 4 * MIB
+        assert abs((ours - before) + theirs - alone) < 8 * MIB
+    finally:
+        end(child)
+        os.close(fd)
+
+
+def test_a_process_that_is_gone_has_no_memory() -> None:
     child = holder()
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie now
     assert memory.read_rss(child.pid) is None and read_pss(child.pid) is None
     end(child)
-    assert memory.read_rss(child.pid) is None
+    assert memory.read_rss(child.pid) is None and read_pss(child.pid) is None
     assert not memory.reset_high_water(child.pid)
 
 
