@@ -22,7 +22,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check format bench peer notebooks lab clean distclean stale
+.PHONY: help setup run test check fuzz format bench peer notebooks lab clean distclean stale
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -40,6 +40,9 @@ check: $(STAMP) ## lint, format and types, without the tests
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
+
+fuzz: $(STAMP) ## a million mutated messages for the decoder (some minutes; ARGS="--processes 2", --help)
+	$(BIN)/python tests/fuzz/fuzz_run.py $(ARGS)
 
 format: $(STAMP) ## let ruff format the code and mend what it can
 	$(BIN)/python -m ruff format .

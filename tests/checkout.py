@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-NOT_OURS = {".git", ".venv", ".venv-peer", "runs", "build", "dist", "__pycache__", ".ipynb_checkpoints"}
-NOT_OURS |= {".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+NOT_OURS = {".git", ".venv", ".venv-peer", "runs", "build", "dist", "__pycache__"}
+NOT_OURS |= {".ipynb_checkpoints", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
 
 def files(folder: Path = ROOT) -> Iterator[Path]:
