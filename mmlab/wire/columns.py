@@ -110,6 +110,14 @@ def _column(key: str, column: Column, payload: Payload) -> ColumnSpec:
         if joined is not None:
             sizes = [t.shape[field.dim] for t in tensors] if isinstance(field, FlatField) else None
             return ColumnSpec(key, field, WHOLE, sizes, joined)
+        numbers: list[object] = []
+        for i, tensor in enumerate(tensors):
+            try:
+                numbers.append(payload.number(tensor))
+            except Unsupported as error:
+                error.item = i
+                raise
+        return ColumnSpec(key, field, TENSORS, None, numbers)
     packed = []
     for i, part in enumerate(column.parts):
         try:
@@ -117,9 +125,6 @@ def _column(key: str, column: Column, payload: Payload) -> ColumnSpec:
         except Unsupported as error:
             error.item = i
             raise
-    if len(tensors) == len(packed) and tensors:
-        numbers = [p[1] - WIDE for p in packed if isinstance(p, list)]
-        return ColumnSpec(key, field, TENSORS, None, numbers)
     return ColumnSpec(key, field, PARTS, None, packed)
 
 

@@ -7,7 +7,7 @@ given place; a sink uses whichever moves them once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import string_at
+from ctypes import memmove, string_at
 from typing import Final
 
 import numpy as np
@@ -31,7 +31,7 @@ SEEN_AS: Final[dict[torch.dtype, torch.dtype | None]] = {
     for dtype in CODE_OF_TORCH
 }
 
-_FEW: Final = 16  # up to here copying one by one is faster than one torch.stack
+FEW: Final = 16  # up to here copying one by one is faster than one torch.stack
 
 
 class Piece:
@@ -61,13 +61,22 @@ class Piece:
 
     def write(self, out: memoryview) -> None:
         """Copy the bytes to the beginning of `out`."""
+        self.write_at(out, torch.frombuffer(out, dtype=torch.uint8).data_ptr(), 0)
+
+    def write_at(self, out: memoryview, address: int, offset: int) -> None:
+        """Copy the bytes to `out[offset:]`; `address` is where `out` begins."""
         rows = self.rows
-        if self.dense is None and rows is not None and len(rows) >= _FEW:
-            first = copyable(rows[0])
-            count = len(rows) * first.numel()
-            _write_parts(rows, torch.frombuffer(out, dtype=first.dtype, count=count))
-        else:
-            out[: self.total] = self.view()
+        if self.dense is None and rows is not None:
+            if len(rows) == 1 and _is_dense(rows[0]):
+                memmove(address + offset, rows[0].data_ptr(), self.nbytes)
+                return
+            if len(rows) >= FEW:
+                first = copyable(rows[0])
+                count = len(rows) * first.numel()
+                flat = torch.frombuffer(out, dtype=first.dtype, count=count, offset=offset)
+                _write_parts(rows, flat)
+                return
+        out[offset : offset + self.total] = self.view()
 
 
 def tensor_view(t: torch.Tensor) -> Buffer:
@@ -96,6 +105,8 @@ def dense_view(t: torch.Tensor) -> tuple[Buffer, torch.Tensor]:
 
 def parts_view(tensors: Sequence[torch.Tensor], nbytes: int) -> Buffer:
     """The bytes of tensors of one dtype behind each other."""
+    if len(tensors) < FEW:
+        return b"".join([small_bytes(t, t.nbytes) for t in tensors if t.nbytes])
     first = copyable(tensors[0])
     flat = torch.empty(nbytes // first.dtype.itemsize, dtype=first.dtype)
     _write_parts(tensors, flat)
@@ -111,17 +122,22 @@ def array_view(array: np.ndarray) -> Buffer:
 
 
 def _gather(rows: list[torch.Tensor], nbytes: int) -> Buffer:
-    if len(rows) < _FEW:
+    if len(rows) < FEW:
         return b"".join([small_bytes(row, nbytes) for row in rows])
     return parts_view(rows, nbytes * len(rows))
 
 
 def small_bytes(t: torch.Tensor, nbytes: int) -> bytes:
     """A copy of a small tensor's bytes."""
-    if t.is_contiguous() and not t.is_neg() and not t.is_conj() and (address := t.data_ptr()):
-        return string_at(address, nbytes)
+    if _is_dense(t):
+        return string_at(t.data_ptr(), nbytes)
     t = dense(t)  # named, so that it lives while its bytes are read
     return string_at(t.data_ptr(), nbytes)
+
+
+def _is_dense(t: torch.Tensor) -> bool:
+    conjugated = t.dtype.is_complex and t.is_conj()
+    return t.is_contiguous() and not conjugated and not t.is_neg() and bool(t.data_ptr())
 
 
 def _write_parts(tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:

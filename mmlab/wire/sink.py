@@ -13,7 +13,7 @@ import torch
 
 from mmlab.wire.envelope import ALIGN, Buffer
 from mmlab.wire.payload import PACK_LIMIT
-from mmlab.wire.piece import Piece
+from mmlab.wire.piece import FEW, Piece
 
 MAX_PACKED: Final = 16 << 20  # bytes of small pieces in one frame, so that one of them pins no more
 PAD: Final = [bytes(-n % ALIGN) for n in range(ALIGN)]  # zeros from n to the next aligned place
@@ -93,17 +93,30 @@ class FrameSink:
 
     def _pack(self, pieces: Sequence[Piece], places: list[Place], small: list[int]) -> None:
         """Frames of small pieces, each at a multiple of 64 bytes."""
-        parts: list[Buffer] = []
-        size = 0
-        for i in small:
+        begun = size = 0
+        for n, i in enumerate(small):
             if size >= MAX_PACKED:
-                self.frames.append(b"".join(parts))
-                parts, size = [], 0
+                self._fill(pieces, places, small[begun:n], size)
+                begun, size = n, 0
             places[i] = (len(self.frames) + 1, size)
-            nbytes = pieces[i].total
-            parts += (pieces[i].view(), PAD[nbytes % ALIGN])
-            size += -(-nbytes // ALIGN) * ALIGN
-        self.frames.append(b"".join(parts))
+            size += -(-pieces[i].total // ALIGN) * ALIGN
+        self._fill(pieces, places, small[begun:], size)
+
+    def _fill(
+        self, pieces: Sequence[Piece], places: list[Place], which: list[int], size: int
+    ) -> None:
+        """One frame of `size` bytes; what lies between the pieces is zero."""
+        if len(which) < FEW:
+            parts: list[Buffer] = []
+            for i in which:
+                parts += (pieces[i].view(), PAD[pieces[i].total % ALIGN])
+            self.frames.append(b"".join(parts))
+            return
+        frame = torch.zeros(size, dtype=torch.uint8)
+        out, address = frame.numpy().data, frame.data_ptr()
+        for i in which:
+            pieces[i].write_at(out, address, places[i][1])
+        self.frames.append(out)
 
 
 def _tensor(piece: Piece) -> torch.Tensor:
