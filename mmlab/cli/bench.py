@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from mmlab.cli.tables import table
 from mmlab.errors import unknown
 
 app = typer.Typer(help="Measure one part on its own, beside what others do and what is possible.")
@@ -52,8 +53,7 @@ def wire(
 
         make peer && mmlab bench wire --peer vllm
     """
-    from mmlab.bench.wire import launch
-    from mmlab.bench.wire.report import table
+    from mmlab.bench.wire import launch, report
 
     if peer is not None and peer not in launch.PEERS:
         raise unknown("peer", peer, launch.PEERS)
@@ -74,7 +74,7 @@ def wire(
     elif sweep:
         typer.echo("\n".join(_worst(rows)))
     else:
-        typer.echo(table(rows))
+        typer.echo(table(*report.table(rows)))
 
 
 def _worst(rows: list[dict[str, str | int | float | None]]) -> list[str]:

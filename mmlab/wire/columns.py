@@ -170,6 +170,9 @@ def unpack_items(raw: memoryview, table: Table) -> KwargsItems:
     """The reverse of `pack_items`: every column checked, no item built."""
     lists: dict[str, ItemList] = {}
     for modality, specs in _decode_items(raw):
+        if len(specs) == 1 and type(specs[0]) is BlockSpec and modality not in lists and modality:
+            lists[modality] = ItemList((_unpack_block(modality, specs[0], table),))
+            continue
         counts = [s if isinstance(s, int) else s.size for s in specs]
         if modality in lists or not modality or sum(counts) > MAX_ITEMS:
             raise WireError(

@@ -104,7 +104,7 @@ class Decoder:
         if not frames:
             raise WireError("frames: got none, wanted at least frame 0")
         frame0 = memoryview(frames[0])
-        if frame0.ndim != 1 or frame0.itemsize != 1:
+        if frame0.ndim != 1 or frame0.format != "B":
             frame0 = frame0.cast("B")
         if len(frame0) < SIZE:
             read_envelope(frame0)
@@ -140,7 +140,7 @@ class Decoder:
         views = [frame0[start:] if inline else _NOTHING]
         for frame in frames[1:]:
             view = memoryview(frame)
-            if view.ndim != 1 or view.itemsize != 1:
+            if view.ndim != 1 or view.format != "B":
                 view = view.cast("B")
             views.append(view)
             total += len(view)

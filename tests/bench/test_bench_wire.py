@@ -80,9 +80,11 @@ def test_a_case_times_both_directions_of_both_sides_and_their_ratio() -> None:
 
 
 def test_the_table_has_peer_columns_only_with_a_peer() -> None:
-    alone = table(measure(text_case(None), seconds=0.1))
-    assert "vllm" not in alone and "plain msgspec" in alone
-    assert "encode ratio" in table(compared())  # type: ignore[arg-type]
+    head, lines = table(measure(text_case(None), seconds=0.1))
+    assert "vllm encode" not in head and "plain msgspec" in lines[1][0]
+    assert {len(line) for line in lines} == {len(head)}
+    head, lines = table(compared())  # type: ignore[arg-type]
+    assert head[-1] == "decode ratio" and len(lines[0]) == len(head)
 
 
 def test_the_sweep_covers_1_to_64_items_of_16_bytes_to_64_mib() -> None:

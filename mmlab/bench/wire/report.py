@@ -8,8 +8,8 @@ from mmlab.bench.wire.cases import OWN, PEER, PLAIN
 from mmlab.bench.wire.timing import Row
 
 
-def table(rows: Sequence[Row]) -> str:
-    """One line for each message; without a peer's rows there are no columns for it."""
+def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Head and lines, one for each message; without a peer's rows there are no columns for it."""
     peer = any(row["who"] == PEER for row in rows)
     head = ["message", "encode", "decode", "header", "frames"]
     if peer:
@@ -27,7 +27,7 @@ def table(rows: Sequence[Row]) -> str:
                 ratios = [_ratio(mine, PLAIN, w) for w in ("encode", "decode")]
                 extra += ["", "", "", "", *ratios]
             lines.append(extra)
-    return _layout(head, lines)
+    return head, lines
 
 
 def _side(rows: Mapping[tuple[str, str], Row], who: str) -> list[str]:
@@ -59,14 +59,3 @@ def _size(value: object) -> str:
             break
         value = round(value / 1000, 1)
     return f"{value:,g} {unit}"
-
-
-def _layout(head: list[str], lines: list[list[str]]) -> str:
-    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in [head, *lines]
-    )
