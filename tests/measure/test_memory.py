@@ -18,6 +18,14 @@ _HOLD = "import sys; b = bytearray(64 << 20); b[::4096] = b'x' * (len(b) // 4096
 _WAIT = "print('ready', flush=True); sys.stdin.read()"
 
 
+def touched(nbytes: int) -> mmap.mmap:
+    """Fresh pages from the kernel: what malloc gives may be pages that this process has already."""
+    block = mmap.mmap(-1, nbytes)
+    for at in range(0, nbytes, mmap.PAGESIZE):
+        block[at] = 1
+    return block
+
+
 def holder() -> subprocess.Popen[bytes]:
     """A process that holds 64 MiB of touched memory until its stdin ends."""
     command = [sys.executable, "-c", _HOLD + _WAIT]
@@ -44,10 +52,9 @@ def test_memory_of_another_process_is_seen() -> None:
 def test_the_sampler_finds_a_peak_between_marks() -> None:
     with PssSampler({"me": os.getpid()}, interval_s=0.02) as sampler:
         sampler.mark("idle")
-        block = bytearray(64 * MIB)
-        block[::4096] = b"x" * (len(block) // 4096)
+        block = touched(64 * MIB)
         time.sleep(0.3)
-        del block
+        block.close()
         sampler.mark("after")
     base, peak = sampler.base("me", "idle"), sampler.peak("me")
     assert base is not None and peak is not None
@@ -84,9 +91,7 @@ def test_the_sum_is_of_one_moment_and_not_of_two_peaks() -> None:
 def test_the_high_water_mark_sees_what_was_there_for_a_moment() -> None:
     assert memory.reset_high_water(os.getpid())
     before = memory.read_rss(os.getpid())
-    block = bytearray(64 * MIB)
-    block[::4096] = b"x" * (len(block) // 4096)
-    del block
+    touched(64 * MIB).close()
     after = memory.read_rss(os.getpid())
     assert before is not None and after is not None
     assert before.high_water - before.total < 2 * MIB  # it was set to what there is
