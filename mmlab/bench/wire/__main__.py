@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib.util
 import json
 import sys
 import time
 
 from mmlab.bench.wire.cases import sweep_cases, table_cases
 from mmlab.bench.wire.timing import measure
+
+MISSING = 3  # exit code where the environment lacks something, which is then said
 
 
 def main() -> int:
@@ -24,13 +27,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="for each message")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if importlib.util.find_spec("scipy") is None:
+        print("scipy is not installed: pip install 'mmlab[notebooks]'", file=sys.stderr)
+        return MISSING
     peer = None
     if options.peer:
         from mmlab.bench.peers import vllm_wire
 
         if not vllm_wire.available():
-            print("vLLM is not installed in this environment", file=sys.stderr)
-            return 3
+            print("vLLM is not installed: run `make peer`", file=sys.stderr)
+            return MISSING
         peer = vllm_wire.VllmWire()
         print(json.dumps({"peer": f"vllm {peer.version}"}), flush=True)
     builders = list(sweep_cases(peer) if options.sweep else table_cases(peer))

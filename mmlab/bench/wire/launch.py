@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import mmlab
+from mmlab.bench.wire.__main__ import MISSING
 from mmlab.bench.wire.timing import Row
 from mmlab.errors import MMLabError, UsageError
 
 PEERS = ("vllm",)
-_NO_PEER = 3  # exit code of the measurement where the peer is not installed
 
 
 def peer_python(given: Path | None) -> str:
@@ -58,7 +58,7 @@ def run(python: str, *, peer: str | None, sweep: bool, seconds: float, seed: int
         finally:
             if process.poll() is None:
                 process.kill()
-    if code == _NO_PEER:
-        raise UsageError(f"vLLM is not installed in the environment of {python}: run `make peer`")
+    if code == MISSING:
+        raise UsageError(f"the environment of {python} lacks what is named above")
     if code:
         raise MMLabError(f"the measurement ended with exit code {code}; its output is above")
