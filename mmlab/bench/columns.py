@@ -117,7 +117,7 @@ SAMPLES: tuple[Column, ...] = (
 
 TRIALS: tuple[Column, ...] = (
     *_WHICH,
-    Column("kind", "str", "'time' or 'memory'"),
+    Column("kind", "str", "'time', 'memory', or 'both': memory first, then time"),
     Column("block", "int", "which random block"),
     Column("order", "int", "position in the whole run"),
     Column("status", "str", "'ok', 'skipped' (would not fit in memory) or 'failed'"),

@@ -1,8 +1,8 @@
 """The memory part of a trial: PSS of both processes while requests of growing size pass through.
 
-It runs apart from the timed trials, because reading PSS can stop a process for milliseconds,
-and in processes of its own, because memory that an earlier request left behind in an allocator
-would hide what the next one takes. The base is read when idle, after a request without an image.
+Nothing is timed meanwhile, because reading PSS can stop a process for milliseconds, and no image
+has been through these processes before, because memory that it left behind in an allocator would
+hide what the next one takes. The base is read when idle, after a request without an image.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mmlab.bench.events import Event, Progress, Result, Row
 from mmlab.bench.images import Photographs
 from mmlab.bench.sending import Sender, answer
 from mmlab.bench.spec import TrialSpec
-from mmlab.bench.timed_trial import draw
+from mmlab.bench.timed_trial import Load, draw
 from mmlab.measure.memory import PssSample, PssSampler, Rss, read_rss, reset_high_water
 from mmlab.pipeline import Pipeline
 
@@ -37,9 +37,7 @@ def measure(
     The rows are told also when a request fails: what was seen until then is kept, and the peak of a
     process that ended is missing.
     """
-    cases = {r.num_images: r for r in workloads.get(spec.workload).requests(spec.scale)}
-    requests = [cases[size] for size in sorted(cases)]
-    loads = draw(requests, photographs, spec.seed, spec.first_repeat)
+    loads = one_of_each(spec, photographs)
     processes = {"frontend": os.getpid(), "engine": pipeline.engine_pid}
     under_way: list[tuple[float, str, int]] = []  # (from when on, case, payload bytes)
     answer(spec, sender.prepare("Hello.", []))
@@ -63,6 +61,19 @@ def measure(
                 emit(Result("memory", {**_which(spec), **row}))
             for row in sample_rows(sampler.samples, under_way):
                 emit(Result("samples", {"strategy": spec.strategy, "repeat": spec.block, **row}))
+
+
+def warm_up(spec: TrialSpec, sender: Sender, photographs: Photographs) -> None:
+    """The same requests, unobserved."""
+    for load in one_of_each(spec, photographs):
+        answer(spec, sender.prepare(load.request.prompt, load.images))
+
+
+def one_of_each(spec: TrialSpec, photographs: Photographs) -> list[Load]:
+    """A request of every case, in order of size, with images of this trial's own."""
+    cases = {r.num_images: r for r in workloads.get(spec.workload).requests(spec.scale)}
+    requests = [cases[size] for size in sorted(cases)]
+    return draw(requests, photographs, [spec.seed, spec.first_repeat, 0x3E3], spec.first_repeat)
 
 
 def memory_rows(

@@ -24,6 +24,8 @@ from mmlab.measure.capacity import available_nbytes, gib_text
 from mmlab.measure.clocks import now, utc_stamp
 from mmlab.strategies import resolve
 
+_SAID: dict[Kind, str] = {"time": "time", "memory": "memory", "both": "memory and time"}
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -36,12 +38,17 @@ class Plan:
 
 
 def plan(settings: RunSettings) -> list[Plan]:
-    """All trials in the order they will run: timed blocks first, memory after them."""
+    """All trials in the order they will run, block by block.
+
+    The first `memory_trials` blocks measure memory before they time; blocks beyond `repeats` do
+    nothing else.
+    """
     shuffle = random.Random(settings.seed)
     places: list[tuple[Kind, int, str]] = []
-    rounds: list[tuple[Kind, int]] = [("time", block) for block in range(settings.repeats)]
-    rounds += [("memory", block) for block in range(settings.memory_trials)]
-    for kind, block in rounds:
+    for block in range(max(settings.repeats, settings.memory_trials)):
+        kind: Kind = "both" if block < settings.memory_trials else "time"
+        if block >= settings.repeats:
+            kind = "memory"
         names = list(settings.strategies)
         shuffle.shuffle(names)
         places += [(kind, block, name) for name in names]
@@ -102,7 +109,7 @@ class _Run:
     def trial(self, place: Plan, told: ProgressLog) -> Exception | None:
         """Runs one trial unless memory forbids it; returns what made it fail."""
         estimate = self._estimate(place)
-        named = f"{place.strategy}, {place.kind}, block {place.block + 1}"
+        named = f"{place.strategy}, {_SAID[place.kind]}, block {place.block + 1}"
         start, status, reason = now(), "ok", ""
         told.start(place.order, named)
         outcome = Outcome()
@@ -144,7 +151,7 @@ class _Run:
             workload.requests(self._settings.scale),
             max_inflight_nbytes=self._settings.max_inflight_nbytes,
             image_size=self._settings.image_size,
-            mix=workload.mix and place.kind == "time",
+            mix=workload.mix and place.kind != "memory",
         )
         return headroom.Estimate(needed, available_nbytes())
 

@@ -12,7 +12,7 @@ import msgspec
 
 from mmlab.errors import UsageError
 
-Kind = Literal["time", "memory"]
+Kind = Literal["time", "memory", "both"]  # both: memory first, then time, never at once
 ECHO = "echo"  # the model that is none: the engine answers with a checksum
 
 
@@ -43,7 +43,7 @@ class TrialSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A run: every strategy in every block, in random order, with memory trials of its own."""
+    """A run: every strategy in every block, in random order."""
 
     strategies: tuple[str, ...]
     workload: str = "doc-mix"
@@ -53,7 +53,7 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     repeats: int = 2  # timed trials of each strategy, each in fresh processes
     rounds: int = 1  # of the whole workload within a trial
     min_samples: int = 3
-    memory_trials: int = 1  # of each strategy
+    memory_trials: int = 1  # trials of each strategy that measure memory, ahead of their timing
     images: str | None = None
     strict: bool = False
     device: str = "auto"

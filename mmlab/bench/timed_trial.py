@@ -58,7 +58,7 @@ def measure(
         emit(Progress(f"{phase} {load.request.case}", done, total))
 
     for repeat in range(spec.first_repeat, spec.first_repeat + spec.rounds):
-        loads = draw(requests, photographs, spec.seed, repeat)
+        loads = draw(requests, photographs, [spec.seed, repeat], repeat)
         for load in loads:
             prepared = sender.prepare(load.request.prompt, load.images)
             start = now()
@@ -82,10 +82,10 @@ def with_samples(requests: Sequence[Request], least: int) -> list[Request]:
 
 
 def draw(
-    requests: Sequence[Request], photographs: Photographs, seed: int, repeat: int
+    requests: Sequence[Request], photographs: Photographs, seed: list[int], repeat: int
 ) -> list[Load]:
-    """Images for the requests of one repeat: all different, and different in every repeat."""
-    images = photographs.draw(sum(r.num_images for r in requests), [seed, repeat]).images
+    """The requests of one repeat with their images, all different."""
+    images = photographs.draw(sum(r.num_images for r in requests), seed).images
     loads, start = [], 0
     for number, request in enumerate(requests):
         loads.append(Load(repeat, number, request, images[start : start + request.num_images]))

@@ -16,7 +16,7 @@ from mmlab.staging.device import cuda_problem
 from mmlab.strategies import REGISTRY, resolve
 
 _AT_LEAST = {
-    "repeats": 0,
+    "repeats": 1,
     "rounds": 1,
     "min_samples": 1,
     "memory_trials": 0,
@@ -40,8 +40,6 @@ def validate(settings: RunSettings) -> list[tuple[Path, str]]:
     for name, least in _AT_LEAST.items():
         if (value := getattr(settings, name)) < least:
             raise UsageError(f"{name} must be at least {least}, got {value}")
-    if settings.repeats + settings.memory_trials == 0:
-        raise UsageError("nothing to do: repeats and memory_trials are both 0")
     for name in ("engine_threads", "frontend_threads"):
         if (threads := getattr(settings, name)) is not None and threads < 1:
             raise UsageError(f"{name} must be at least 1, got {threads}")
@@ -81,6 +79,8 @@ def check_device(name: str) -> None:
     if name in ("auto", "cpu"):
         return
     if not re.fullmatch(r"cuda(:\d+)?", name):
+        if name.lower().startswith("gpu"):
+            raise UsageError(f"unknown device {name!r}: a GPU is called 'cuda', or 'cuda:0'")
         raise unknown("device", name, ["auto", "cpu", "cuda", "cuda:0"])
     problem = cuda_problem()
     if problem:

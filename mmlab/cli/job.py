@@ -25,7 +25,7 @@ def main_job(
     """UsageError before anything has been started, NotebookError where the job failed."""
     start, source = now(), notebook.find(defaults.NOTEBOOK)
     settings, parameters = _parameters(source, settings, extra)
-    validate.validate(settings)
+    undecodable = validate.validate(settings)
     folder = (out or Path(defaults.RUNS) / utc_stamp()).expanduser().absolute()
     validate.new_folder(folder)
     to_stderr(_announcement(settings, folder))
@@ -53,6 +53,8 @@ def main_job(
         return
     typer.echo("")
     typer.echo(overview_table(overview))
+    if undecodable:
+        typer.echo(f"images: {len(undecodable)} of the files in {settings.images} were skipped")
     for line in skipped:
         typer.echo(f"not run: {line['strategy']} ({line['kind']}): {line['reason']}")
     typer.echo(f"\nResults, after {seconds_text(now() - start)}: {_short(folder)}")
@@ -89,9 +91,10 @@ def _parameters(
 
 
 def _announcement(settings: RunSettings, folder: Path) -> str:
+    source = f", images of {settings.images}" if settings.images else ""
     return (
-        f"mmlab: {', '.join(settings.strategies)} on {settings.workload} x {settings.scale:g} "
-        f"with {settings.model}; results go to {_short(folder)}"
+        f"mmlab: {', '.join(settings.strategies)} on {settings.workload} x {settings.scale:g}"
+        f"{source}, with {settings.model}; results go to {_short(folder)}"
     )
 
 

@@ -15,6 +15,7 @@ from mmlab.bench.spec import RunSettings
 from mmlab.bench.validate import parse_strategies
 from mmlab.cli import defaults, job
 from mmlab.cli.sizes import parse_nbytes
+from mmlab.errors import UsageError
 
 
 def run(
@@ -27,7 +28,12 @@ def run(
         ),
     ] = "",
     workload: Annotated[
-        str, typer.Option(metavar="NAME", help="doc-mix, single or multi.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="doc-mix (15 prompts of 4 to 32 images, then all at once), single (1 image a "
+            "prompt) or multi (4).",
+        ),
     ] = defaults.WORKLOAD,
     model: Annotated[
         str,
@@ -38,8 +44,12 @@ def run(
         ),
     ] = defaults.MODEL,
     scale: Annotated[
-        float, typer.Option(help="Factor on the workload's images a prompt, at most 1.")
-    ] = defaults.SCALE,
+        float | None,
+        typer.Option(
+            help="The images of a prompt are multiplied by this, at most 1.",
+            show_default=f"{defaults.SCALE:g}",
+        ),
+    ] = None,
     full: Annotated[
         bool, typer.Option("--full", help="The workload at full size, as --scale 1. Takes long.")
     ] = False,
@@ -47,7 +57,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Your own images.",
+            help="Your own images; where more are needed, other crops of the same.",
             show_default="photographs that ship with scikit-image and matplotlib",
         ),
     ] = None,
@@ -62,7 +72,7 @@ def run(
         str, typer.Option(help="auto (a GPU if there is one), cpu, cuda or cuda:N.")
     ] = "auto",
     max_new_tokens: Annotated[
-        int, typer.Option(help="Greedy tokens of each answer.")
+        int, typer.Option(help="Tokens of each answer, chosen greedily.")
     ] = defaults.MAX_NEW_TOKENS,
     max_inflight: Annotated[
         str, typer.Option(metavar="SIZE", help="Payload in flight, at most: 512MiB, 1GiB.")
@@ -71,7 +81,9 @@ def run(
         int | None,
         typer.Option(help="Torch threads of the engine.", show_default="torch's own choice"),
     ] = None,
-    memory: Annotated[bool, typer.Option(help="Measure memory too, in trials of its own.")] = True,
+    memory: Annotated[
+        bool, typer.Option(help="Measure memory too, before anything is timed.")
+    ] = True,
     parameter: Annotated[
         list[str] | None,
         typer.Option(
@@ -88,7 +100,7 @@ def run(
         bool, typer.Option("--json", help="Print the summary as JSON, not as a table.")
     ] = False,
 ) -> None:
-    """The main job: send photographs to a model in another process, in every way there is.
+    """The main job: send photographs to a model in another process, with every strategy.
 
     Each strategy carries the same images from a frontend process (Gemma 3's own image processor,
     896 x 896) to an engine process (Gemma 3, random weights). Measured are latency, the time of
@@ -105,11 +117,13 @@ def run(
 
         mmlab run --model echo --full     # delivery alone, 128 images of 9.6 MB
     """
+    if full and scale is not None:
+        raise UsageError(f"--full is --scale 1: give it or --scale {scale:g}, not both")
     settings = RunSettings(
         strategies=parse_strategies(strategies, device),
         workload=workload,
         model=model,
-        scale=1.0 if full else scale,
+        scale=1.0 if full else defaults.SCALE if scale is None else scale,
         seed=seed,
         repeats=repeats,
         memory_trials=int(memory),

@@ -28,17 +28,11 @@ def overview_table(overview: Sequence[dict[str, object]]) -> str:
     if not overview:
         return "no timed trial"
     first = overview[0]
-    head = (
-        "strategy",
-        "latency p50 (95 %)",
-        "p95",
-        "delivery",
-        "images/s",
-        "mix",
-        "frontend",
-        "engine",
-        "both",
-    )
+    peaks = [f"peak_{process}" for process in ("frontend", "engine", "both")]
+    if all(entry[peak] is None for entry in overview for peak in peaks):
+        peaks = []  # memory was not measured
+    head = ["strategy", "latency p50 (95 %)", "p95", "delivery", "images/s", "at once"]
+    head += [peak.removeprefix("peak_") for peak in peaks]
     rows = [
         [
             str(entry["strategy"]),
@@ -47,7 +41,7 @@ def overview_table(overview: Sequence[dict[str, object]]) -> str:
             _seconds(entry["delivery_s"]),
             _number(entry["images_per_s"]),
             _number(entry["images_per_s_mix"]),
-            *(_times(entry[f"peak_{process}"]) for process in ("frontend", "engine", "both")),
+            *(_times(entry[peak]) for peak in peaks),
         ]
         for entry in overview
     ]
@@ -55,9 +49,13 @@ def overview_table(overview: Sequence[dict[str, object]]) -> str:
     notes = (
         f"latency, delivery: requests of {first['case']} ({payload} of pixels), one at a time; in\n"
         "brackets: bootstrap 95 % interval of the median; delivery: median of encode to device.\n"
-        "images/s: one at a time; mix: all prompts at once. frontend, engine, both: peak memory\n"
-        f"(PSS) above idle, in payloads of {payload}; both: of the two at one moment."
+        "images/s: requests one at a time; at once: images/s with all prompts at once.\n"
     )
+    if peaks:
+        notes += (
+            f"frontend, engine: peak memory (PSS) above idle, as multiples of {payload};\n"
+            "both: peak of their sum, less than the sum of their peaks.\n"
+        )
     return f"{table(head, rows)}\n{notes}"
 
 

@@ -138,3 +138,13 @@ def test_a_missing_number_is_said_to_be_missing() -> None:
     assert max(len(line) for line in text.splitlines()) <= 100
     assert "38.5 MB" in text
     assert tables.overview_table([]) == "no timed trial"
+
+
+def test_memory_that_was_not_measured_has_no_columns() -> None:
+    numbers = dict.fromkeys(("p50_s", "p95_s", "delivery_s", "images_per_s"), 0.5)
+    entry: dict[str, object] = {"strategy": "msgpack", "case": "4 images", **numbers, "n": 1}
+    entry |= {"payload_nbytes": 1 << 20, "images_per_s_mix": 2.0}
+    entry |= dict.fromkeys(("p50_low_s", "p50_high_s"))
+    entry |= dict.fromkeys(("peak_frontend", "peak_engine", "peak_both"))
+    text = tables.overview_table([entry])
+    assert "frontend" not in text and "missing" not in text and "at once" in text

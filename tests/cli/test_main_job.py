@@ -48,7 +48,7 @@ def test_it_leaves_everything_and_prints_json_alone(tmp_path: Path) -> None:
     wanted = {"00_quickstart.ipynb", "report.html", "results.parquet", "results.csv"}
     assert wanted | {"environment.json", "memory.parquet", "trials.csv"} <= names
     assert any(name.endswith(".png") for name in names)
-    assert "trial 2 of 2" in stderr and "requests compared" in stderr
+    assert "trial 1 of 1" in stderr and "requests compared" in stderr
     rows = results.read(folder)
     assert set(rows["strategy"]) == {"msgpack"} and len(rows) == 16
     assert not (tmp_path / "runs").exists()
