@@ -20,7 +20,7 @@ from mmlab.fields.kinds import BatchedField, Field, FieldConfig, FlatField, Shar
 
 _FIELDS = (BatchedField, FlatField, SharedField)  # and no subclass: its own fields would be lost
 
-MAX_ITEMS = 1 << 16  # items of one modality in a request; a message may not claim more
+MAX_ITEMS = 1 << 16  # in a request; a message may not claim more, all modalities together
 
 
 class FieldElem:

@@ -67,9 +67,9 @@ def pack_items(items: KwargsItems, payload: Payload) -> bytes:
                 error.path = f".{modality}{item}{error.path}"
                 raise
             first += block.size
-        if len(entries) > MAX_ITEMS:
-            raise Unsupported(items, f"{modality}: {len(entries)} items, at most {MAX_ITEMS}")
         spec.append((modality, blocks))
+    if (total := sum(map(len, items.values()))) > MAX_ITEMS:
+        raise Unsupported(items, f"{total} items, at most {MAX_ITEMS} in a message")
     return _encode(spec)
 
 
@@ -181,6 +181,9 @@ def unpack_items(raw: memoryview, table: Table) -> KwargsItems:
         if min(counts, default=1) < 1 and len(counts) > 1:
             raise WireError(f"{modality}: {min(counts)} items in one of several blocks")
         lists[modality] = ItemList(_unpack_blocks(modality, specs, table))
+    # items cost a message nothing to claim, and whoever looks at each of them some time
+    if len(lists) > 1 and (total := sum(map(len, lists.values()))) > MAX_ITEMS:
+        raise WireError(f"items: {total} in all, at most {MAX_ITEMS}")
     return KwargsItems.of(lists)
 
 
