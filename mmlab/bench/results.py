@@ -112,7 +112,10 @@ def read(folder: Path, table: str = "results") -> pd.DataFrame:
     path = Path(folder) / f"{table}.parquet"
     if not path.is_file():
         raise UsageError(f"{path} is not there: the folder of a run has {', '.join(TABLES)}")
-    arrow = pyarrow.parquet.read_table(path)
+    try:
+        arrow = pyarrow.parquet.read_table(path)
+    except (OSError, ValueError) as error:  # ArrowInvalid is a ValueError
+        raise SchemaError(f"{path} is damaged or no parquet file: {error}") from error
     version = int((arrow.schema.metadata or {}).get(b"mmlab_schema", b"0"))
     if version != SCHEMA_VERSION:
         raise SchemaError(

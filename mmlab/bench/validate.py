@@ -7,6 +7,8 @@ sent must be said in the first second, before any process exists.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from mmlab.bench import headroom, images, workloads
@@ -15,16 +17,17 @@ from mmlab.errors import UsageError, unknown
 from mmlab.staging.device import cuda_problem
 from mmlab.strategies import REGISTRY, resolve
 
-_AT_LEAST = {
-    "repeats": 1,
-    "rounds": 1,
-    "min_samples": 1,
-    "memory_trials": 0,
-    "seed": 0,
-    "max_new_tokens": 1,
-    "max_inflight_nbytes": 1,
-    "image_size": 1,
+_BOUNDS = {
+    "repeats": (1, 1000),
+    "rounds": (1, 1000),
+    "min_samples": (1, 10_000),
+    "memory_trials": (0, 1000),
+    "seed": (0, (1 << 63) - 1),
+    "max_new_tokens": (1, 1 << 16),
+    "max_inflight_nbytes": (1, 1 << 50),
+    "image_size": (1, 1 << 14),
 }
+_CLAIM = ".mmlab-run"  # in a folder that a run is writing to
 
 
 def validate(settings: RunSettings) -> list[tuple[Path, str]]:
@@ -37,9 +40,11 @@ def validate(settings: RunSettings) -> list[tuple[Path, str]]:
     requests = workload.requests(settings.scale)
     check_model(settings.model)
     check_device(settings.device)
-    for name, least in _AT_LEAST.items():
+    for name, (least, most) in _BOUNDS.items():
         if (value := getattr(settings, name)) < least:
             raise UsageError(f"{name} must be at least {least}, got {value}")
+        if value > most:
+            raise UsageError(f"{name} must be at most {most}, got {value}")
     for name in ("engine_threads", "frontend_threads"):
         if (threads := getattr(settings, name)) is not None and threads < 1:
             raise UsageError(f"{name} must be at least 1, got {threads}")
@@ -104,16 +109,34 @@ def parse_strategies(text: str, device: str = "auto") -> tuple[str, ...]:
     return default_strategies(device) if names in ((), ("all",)) else names
 
 
-def new_folder(path: Path) -> None:
-    """UsageError where results cannot go: a file, a folder that has something in it, no rights."""
+def default_folder(parent: Path, name: str) -> Path:
+    """`parent/name`, or with a number where another run has taken that."""
+    for number in range(1, 1000):
+        path = parent / (name if number == 1 else f"{name}-{number}")
+        if not path.exists():
+            return path
+    raise UsageError(f"'{parent / name}' and 998 more folders like it exist already")
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """The folder of one run, claimed until the end of the block so that no two runs share it.
+
+    UsageError where results cannot go: a file, a folder that has something in it, no rights.
+    """
     if path.exists() and not path.is_dir():
         raise UsageError(f"output folder '{path}' is a file")
     if path.is_dir() and any(path.iterdir()):
         raise UsageError(f"output folder '{path}' is not empty: results would mix")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / ".writable"
-        probe.touch()
-        probe.unlink()
+        claim = path / _CLAIM
+        claim.touch(exist_ok=False)
+    except FileExistsError as error:
+        raise UsageError(f"output folder '{path}': another run is writing to it") from error
     except OSError as error:
         raise UsageError(f"output folder '{path}': {error.strerror}") from error
+    try:
+        yield path
+    finally:
+        claim.unlink(missing_ok=True)

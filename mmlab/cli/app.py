@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except UsageError as error:
         return _say(error, 2)
-    except MMLabError as error:
+    except (MMLabError, OSError) as error:  # OSError: a full disk, a folder that went away
         return _say(error, 1)
     except (KeyboardInterrupt, typer.Abort):
         print("mmlab: interrupted", file=sys.stderr)

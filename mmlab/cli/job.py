@@ -26,11 +26,11 @@ def main_job(
     start, source = now(), notebook.find(defaults.NOTEBOOK)
     settings, parameters = _parameters(source, settings, extra)
     undecodable = validate.validate(settings)
-    folder = (out or Path(defaults.RUNS) / utc_stamp()).expanduser().absolute()
-    validate.new_folder(folder)
-    to_stderr(_announcement(settings, folder))
-    executed = notebook.execute(source, parameters, folder)
-    report = notebook.to_html(executed)
+    folder = out or validate.default_folder(Path(defaults.RUNS), utc_stamp())
+    with validate.new_folder(folder.expanduser().absolute()) as folder:
+        to_stderr(_announcement(settings, folder))
+        executed = notebook.execute(source, parameters, folder)
+        report = notebook.to_html(executed)
     rows, memory = results.read(folder), results.read(folder, "memory")
     overview = summary.overview(rows, memory) if len(rows) else []
     skipped = _not_run(folder)

@@ -34,6 +34,8 @@ def as_rgb(image: object, index: int) -> Pixels:
     if not isinstance(image, np.ndarray):
         hint = " (PIL.Image.open reads files)" if isinstance(image, str | bytes) else ""
         raise _refused(index, f"got {type(image).__qualname__}{hint}")
+    if type(image) is not np.ndarray:  # numpy.matrix keeps to two dimensions, whatever is asked
+        image = np.asarray(image)
     if image.dtype != np.uint8:
         raise _refused(index, f"got an array of {image.dtype}")
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):

@@ -114,3 +114,13 @@ def test_another_schema_version_is_refused_with_both(
 def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=str(tmp_path)):
         results.read(tmp_path)
+
+
+@pytest.mark.parametrize("left", [0, 3, 0.5])
+def test_a_damaged_file_is_named(tmp_path: Path, left: float) -> None:
+    results.write(tmp_path, tables())
+    path = tmp_path / "results.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * left) if left < 1 else int(left)])
+    with pytest.raises(SchemaError, match=r"results\.parquet is damaged"):
+        results.read(tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mmlab import notebook
+from mmlab.bench import validate
 from mmlab.cli import main
 from mmlab.cli.sizes import parse_nbytes
 from mmlab.errors import UsageError
@@ -39,6 +40,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--scale", "big"], "--scale"),
         (["--repeats", "-1"], "repeats must be at least 1, got -1"),
         (["--repeats", "0"], "repeats must be at least 1, got 0"),
+        (["--repeats", "99999999999999999999"], "repeats must be at most 1000"),
         (["--full", "--scale", "0.5"], "--full is --scale 1: give it or --scale 0.5, not both"),
         (["--device", "gpu"], "unknown device 'gpu': a GPU is called 'cuda'"),
         (["--seed", "-1"], "seed must be at least 0"),
@@ -95,6 +97,29 @@ def test_results_never_mix_with_what_is_there(
     assert "old' is not empty" in capsys.readouterr().err
     assert main(["run", "--out", "old/results.csv"]) == 2
     assert "is a file" in capsys.readouterr().err
+
+
+def test_two_runs_never_share_a_folder(capsys: pytest.CaptureFixture[str], elsewhere: Path) -> None:
+    with validate.new_folder(elsewhere / "out"):
+        assert main(["run", "--out", "out"]) == 2
+        assert "out' is not empty" in capsys.readouterr().err
+        with (
+            pytest.raises(UsageError, match="another run is writing to it"),
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            patch.setattr(Path, "iterdir", lambda _: iter(()))  # both saw it empty
+            with validate.new_folder(elsewhere / "out"):
+                pass
+    with validate.new_folder(elsewhere / "out"):  # free again, and nothing of the claim is left
+        pass
+    assert list((elsewhere / "out").iterdir()) == []
+
+
+def test_a_folder_named_by_the_second_gets_a_number_where_it_is_taken(elsewhere: Path) -> None:
+    first = validate.default_folder(elsewhere / "runs", "2026-01-31T12-03-04Z")
+    first.mkdir(parents=True)
+    second = validate.default_folder(elsewhere / "runs", "2026-01-31T12-03-04Z")
+    assert (first.name, second.name) == ("2026-01-31T12-03-04Z", "2026-01-31T12-03-04Z-2")
 
 
 def test_an_unknown_command_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -119,3 +119,11 @@ def test_a_truncated_file_is_named() -> None:
     image = Image.open(io.BytesIO(file.getvalue()[:3000]))
     with pytest.raises(UsageError, match=r"images\[1\]: cannot be decoded"):
         as_rgb(image, 1)
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_a_subclass_of_ndarray_is_taken_as_the_array_it_is() -> None:
+    grey = np.arange(48, dtype=np.uint8).reshape(6, 8)
+    taken = as_rgb(np.asmatrix(grey), 0)
+    assert type(taken) is np.ndarray
+    assert np.array_equal(taken, as_rgb(grey, 0))
