@@ -1,7 +1,7 @@
 """Answers in sentences, computed from the rows of a run: no number here is ever typed by hand.
 
 A difference is claimed only where its interval leaves no doubt about its sign. Where it does not,
-the sentence says that the two cannot be told apart, and where there is one sample, that there is no
+the sentence says that there is no clear difference, and where there is one sample, that there is no
 interval at all.
 """
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _RESAMPLES = 4000
+_PROCESSES = ("frontend", "engine", "both")
 _ENOUGH = 4  # from fewer, a bootstrap claims one difference in ten where there is none
 
 
@@ -72,7 +73,7 @@ def headline(rows: r.Rows, memory_rows: r.Rows) -> str:
         for name in times
         if name not in (best, worst) and ratio(times[name], times[best]).verdict == "noise"
     ]
-    beside = f" ({' and '.join(alike)} cannot be told from it)" if alike else ""
+    beside = f" ({' and '.join(alike)}: no clear difference from it)" if alike else ""
     said = (
         f"> To bring a request of {case} ({r.amount(size)} MB of pixels) from the processor to the "
         f"device ({r.device(chosen[0])}) costs {cost(best)}{beside}"
@@ -88,8 +89,11 @@ def headline(rows: r.Rows, memory_rows: r.Rows) -> str:
     return f"{said}, and {cost(worst)}: {end}."
 
 
-def answer(rows: r.Rows, memory_rows: r.Rows) -> str:
-    """What each way costs, as Markdown: delivery, the whole request, memory, and the check."""
+def answer(rows: r.Rows, memory_rows: r.Rows, images: str | None = "") -> str:
+    """What each way costs, as Markdown: delivery, the whole request, memory, and the check.
+
+    `images`: the folder of images of the run, None for the shipped ones, "" where it is not known.
+    """
     chosen, case, size = _largest(rows)
     mine = {name: r.of(chosen, strategy=name) for name in r.strategies(chosen)}
     lines = [
@@ -97,11 +101,11 @@ def answer(rows: r.Rows, memory_rows: r.Rows) -> str:
         + _compared({name: r.delivery(some) for name, some in mine.items()}),
         "**The whole request**, image processor and model with it: "
         + _compared({name: r.values(some, "latency_s") for name, some in mine.items()}),
-        "**Memory** of both processes together at its peak, above idle, in sizes of the largest "
-        "request: " + _peaks(memory_rows),
+        _peaks(memory_rows),
         delivered(r.records(rows)),
+        whose(r.records(rows), images),
     ]
-    return "\n\n".join(lines)
+    return "\n\n".join(line for line in lines if line)
 
 
 def _largest(rows: r.Rows) -> tuple[list[r.Row], str, float]:
@@ -127,14 +131,28 @@ def delivered(rows: Sequence[r.Row]) -> str:
         )
     batches = {checksum for found in seen.values() for checksum, _ in found}
     answers = {tokens for found in seen.values() for _, tokens in found} - {"", "[]"}
-    said = (
-        f"answered with {len(answers)} different answers" if answers else "not answered: no model"
-    )
+    said = f"They got {len(answers)} different answers." if answers else "No model answered them."
+    same = "bytes and tokens were" if answers else "bytes were"
+    number = len(r.strategies(rows))
+    compared = f"Their {same} the same with all {number} strategies."
     return (
-        f"**Delivered**: {len(seen)} requests arrived as {len(batches)} different batches and were "
-        f"{said}; each with the same bytes and tokens, whichever of {len(r.strategies(rows))} "
-        "strategies sent it."
+        f"**Delivered**: {len(seen)} requests arrived as {len(batches)} different batches. {said} "
+        + (compared if number > 1 else "With one strategy there is nothing to compare them with.")
     )
+
+
+def whose(rows: Sequence[r.Row], images: str | None = "") -> str:
+    """Whose images were sent, and how many files were skipped; "" where nothing is known of it."""
+    skipped = int(max([0.0, *r.values(rows, "images_skipped")]))
+    if not skipped and images == "":
+        return ""
+    if not skipped and images is None:
+        return "**Images**: photographs that come with packages, not your own."
+    said = f"**Images**: your own{f', from `{images}`' if images else ''}. "
+    if not skipped:
+        return said + "No file was skipped."
+    files, were = ("file", "was") if skipped == 1 else ("files", "were")
+    return f"{said}{skipped} {files} could not be decoded and {were} skipped."
 
 
 def _compared(samples: dict[str, r.Floats]) -> str:
@@ -156,7 +174,7 @@ def _times(found: Ratio) -> str:
         return f"took {value}, from too few samples for an interval"
     around = f"{r.amount(found.low)} to {r.amount(found.high)}"
     if found.verdict == "noise":
-        return f"cannot be told from it here ({around} times as long)"
+        return f"shows no clear difference from it ({around} times as long)"
     return f"takes {value} ({around})"
 
 
@@ -168,7 +186,7 @@ def _peak(memory_rows: r.Rows, strategy: str) -> r.Spread:
 def _peaks(memory_rows: r.Rows) -> str:
     both = r.of(r.records_or_none(memory_rows), process="both")
     if not both:
-        return "not measured in this run."
+        return "**Memory**: not measured in this run."
     spreads = {name: _peak(both, name) for name in r.strategies(both)}
     trials = max(spread.n for spread in spreads.values())
     parts = [
@@ -177,47 +195,56 @@ def _peaks(memory_rows: r.Rows) -> str:
         for name, spread in spreads.items()
     ]
     note = f"{trials} trials each" if trials > 1 else "one trial each, so without an interval"
-    return f"{', '.join(parts)} ({note})."
+    return (
+        "**Memory** of both processes together at its peak, above idle, in sizes of the largest "
+        f"request: {', '.join(parts)} ({note})."
+    )
 
 
 def table(rows: pd.DataFrame, memory: pd.DataFrame) -> str:
-    """The overview as a Markdown table: the largest case one at a time, the mix, and the peaks."""
+    """The overview as a Markdown table: the largest case one at a time, the mix, and the peaks.
+
+    Columns that no strategy has a value for are left out.
+    """
     entries = summary.overview(rows, memory)
-    head = (
-        *("strategy", "latency p50", "95 % interval", "p95", "delivery"),
-        *("images/s", "at once", "frontend", "engine", "both"),
-    )
-    lines = [head, ("---", *("---:" for _ in head[1:]))]
-    for entry in entries:
-        lines.append(
-            (
-                f"`{entry['strategy']}`",
-                _seconds(entry["p50_s"]),
-                _range(entry["p50_low_s"], entry["p50_high_s"]),
-                _seconds(entry["p95_s"]),
-                _seconds(entry["delivery_s"]),
-                _plain(entry["images_per_s"]),
-                _plain(entry["images_per_s_mix"]),
-                *(_plain(entry[f"peak_{p}"], "x") for p in ("frontend", "engine", "both")),
-            )
+    columns = {
+        "strategy": [f"`{entry['strategy']}`" for entry in entries],
+        "latency p50": [_seconds(entry["p50_s"]) for entry in entries],
+        "95 % interval": [_range(entry["p50_low_s"], entry["p50_high_s"]) for entry in entries],
+        "p95": [_seconds(entry["p95_s"]) for entry in entries],
+        "delivery": [_seconds(entry["delivery_s"]) for entry in entries],
+        "images/s": [_plain(entry["images_per_s"]) for entry in entries],
+    }
+    notes = "images/s: the whole workload, one request at a time"
+    if any(entry["images_per_s_mix"] is not None for entry in entries):
+        columns[f"images/s, {r.MIX}"] = [_plain(entry["images_per_s_mix"]) for entry in entries]
+        notes += f", and {r.MIX}"
+    if any(entry[f"peak_{name}"] is not None for name in _PROCESSES for entry in entries):
+        for name in _PROCESSES:
+            columns[name] = [_plain(entry[f"peak_{name}"], "x") for entry in entries]
+        notes += (
+            "; frontend, engine, both: peak memory above idle over the largest payload, "
+            "both of them at one moment"
         )
+    lines = [tuple(columns), ("---", *("---:" for _ in list(columns)[1:]))]
+    lines += zip(*columns.values(), strict=True)
     grid = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     first = entries[0]
     payload = f"{r.amount(float(str(first['payload_nbytes'])) / 1e6)} MB of pixels"
     return (
         f"{grid}\n\n*latency and delivery (encode to device): requests of {first['case']} "
-        f"({payload}), one at a time; images/s: the whole workload one at a time, and all prompts "
-        f"at once; frontend, engine, both: peak memory above idle over the largest payload, "
-        "both of them at one moment.*"
+        f"({payload}), one at a time; {notes}.*"
     )
 
 
 def _seconds(value: object) -> str:
-    return seconds_text(value) if isinstance(value, int | float) else "missing"
+    return seconds_text(value) if isinstance(value, int | float) else r.UNKNOWN
 
 
 def _range(low: object, high: object) -> str:
     """`5.36 to 21.5 ms`: the unit once where both have the same."""
+    if low is None or high is None:
+        return "one sample"
     ends = [_seconds(low), _seconds(high)]
     unit = ends[1].rpartition(" ")[2]
     if "min" not in ends[0] and ends[0].endswith(f" {unit}"):
@@ -226,4 +253,4 @@ def _range(low: object, high: object) -> str:
 
 
 def _plain(value: object, unit: str = "") -> str:
-    return f"{r.amount(value)}{unit}" if isinstance(value, int | float) else "missing"
+    return f"{r.amount(value)}{unit}" if isinstance(value, int | float) else r.UNKNOWN

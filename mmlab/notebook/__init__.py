@@ -9,6 +9,7 @@ from mmlab.notebook.finding import available, find, run_dir, title
 from mmlab.notebook.html import to_html
 from mmlab.notebook.hygiene import problems, strip
 from mmlab.notebook.running import NotebookError, execute
+from mmlab.notebook.types import joined
 
 __all__ = [
     "NotebookError",
@@ -18,6 +19,7 @@ __all__ = [
     "execute",
     "find",
     "from_text",
+    "joined",
     "parameters",
     "problems",
     "run_dir",

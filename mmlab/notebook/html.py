@@ -42,16 +42,25 @@ blockquote { margin: 1rem 0; padding: .1rem 1rem; border-left: .3rem solid #1789
 .output_stderr pre { color: #666; }
 .output_error pre { background: #fdf0ef; padding: .75rem; }
 .output_html, .output_markdown, .rendered_html { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .85rem; margin: .75rem 0; }
+table { border-collapse: collapse; font-size: .85rem; margin: .75rem 0;
+  display: block; width: max-content; max-width: 100%; overflow-x: auto;
+  background:  /* a shadow at the side where there is more, besides the bar */
+    linear-gradient(to right, #fff 1rem, #fff0) left / 2.5rem 100% no-repeat local,
+    linear-gradient(to left, #fff 1rem, #fff0) right / 2.5rem 100% no-repeat local,
+    linear-gradient(to right, #0004, #0000) left / .7rem 100% no-repeat scroll,
+    linear-gradient(to left, #0004, #0000) right / .7rem 100% no-repeat scroll; }
+table::-webkit-scrollbar { height: .6rem; }
+table::-webkit-scrollbar-track { background: #eee; }
+table::-webkit-scrollbar-thumb { background: #999; border-radius: .3rem; }
 th, td { padding: .3rem .5rem; border-bottom: 1px solid #ddd; text-align: right;
   white-space: nowrap; border-left: 0; border-right: 0; border-top: 0; }
+th { white-space: normal; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; }
 details.code { margin: .5rem 0; color: #666; font-size: .85rem; }
 details.code summary { cursor: pointer; }
 .highlight { background: #f6f6f6; padding: .25rem .75rem; border-radius: .25rem; }
 .anchor-link { display: none; }
-@media (max-width: 45rem) {  /* a phone: figures keep a size that reads, and scroll */
-  .output_png { overflow-x: auto; } .output_png img { max-width: none; width: 44rem; } }
+@media (max-width: 45rem) { table { font-size: .72rem; } th, td { padding: .25rem .3rem; } }
 @media print { details.code { display: none; } img, tr { break-inside: avoid; }
   body { padding: 0; } }
 """

@@ -61,8 +61,15 @@ def execute(
     output.unlink(missing_ok=True)
     try:
         contextvars.Context().run(_with_own_loop, source, output, values, log)
-    finally:
-        _make_readable(output)
+    except BaseException as error:
+        with contextlib.suppress(OSError, ValueError):  # what went wrong comes first
+            _make_readable(output)
+        if isinstance(error, OSError):
+            raise NotebookError(
+                f"{folder}: {error.strerror or error}", output, "OSError"
+            ) from error
+        raise
+    _make_readable(output)
     _require_all_ran(source, output)
     return output
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+from collections.abc import Sequence
 
 Literal = str | int | float | bool | None | list["Literal"] | dict[str, "Literal"]
 
@@ -90,6 +91,11 @@ def _either(choices: list[ast.expr], value: Literal) -> Literal:
         except Mismatch:
             continue
     raise Mismatch(f"got {_shown(value)}")
+
+
+def joined(names: str | Sequence[str]) -> str:
+    """`a,b` of a list of names or of `a,b`: papermill's `-p` gives text where a list is wanted."""
+    return names if isinstance(names, str) else ",".join(names)
 
 
 def read(annotation: str, text: str) -> Literal:

@@ -6,6 +6,7 @@ is the delivery, and a figure of the total alone would hide a difference of ten 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import matplotlib
@@ -29,19 +30,28 @@ def latency(rows: r.Rows) -> Figure:
         panels.append(("Whole request", "latency", alone, _whole))
     if r.MIX in groups:
         panels.append(("All at once", "latency", [r.MIX], _whole))
-    panels.append(("Processor to device alone", "encode + … + H2D", alone or groups, r.delivery))
+    panels.append(("Processor to device alone", "delivery", alone or groups, r.delivery))
     with matplotlib.rc_context(style.RC):  # type: ignore[arg-type]
-        figure = style.new_figure(4.0)
+        figure = style.new_figure(4.2, foot_in=0.46)
         widths = [max(len(panel[2]), 1.25) for panel in panels]
         axes = figure.subplots(1, len(panels), width_ratios=widths, squeeze=False)[0]
         for panel, (title, what, shown, take) in zip(axes, panels, strict=True):
             unit = _points(panel, table, names, shown, take)
             panel.set_title(title)
-            panel.set_ylabel(f"{what} ({unit})")
+            means = ":\nprocessor's output to the device" if what == "delivery" else ""
+            panel.set_ylabel(f"{what} ({unit}){means}")
         style.legend_above(figure, names, "points")
-        marks = "marker: p50, bar: its 95 % interval, dash: p95 · "
-        style.stamp(figure, marks + r.footing(table))
+        marks = f"marker: p50 of {_samples(table)}, bar: its 95 % interval, dash: p95"
+        style.stamp(figure, f"{marks}\n{r.footing(table)}")
     return figure
+
+
+def _samples(table: Sequence[r.Row]) -> str:
+    """`n = 5 samples`, or `n = 5 to 40 samples` where strategies or cases have different counts."""
+    counts = Counter((r.text(row, "strategy"), r.group(row)) for row in table).values()
+    least, most = min(counts), max(counts)
+    said = f"{least}" if least == most else f"{least} to {most}"
+    return f"n = {said} sample{'s' if most > 1 else ''}"
 
 
 def _whole(rows: Iterable[r.Row]) -> r.Floats:
@@ -89,7 +99,7 @@ def _ticks(groups: Sequence[str]) -> tuple[list[str], str]:
     if all(number.isdigit() for number in numbers):
         return numbers, "images in the request"
     if list(groups) == [r.MIX]:
-        return [""], "together"
+        return [""], "whole workload"
     return [_wrapped(group) for group in groups], "request"
 
 

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from mmlab.plots import rows as r
 from mmlab.plots import style
 
+PSS = "PSS: memory of a process, shared pages divided among those who share them"
 PANELS = {
     "frontend": "Frontend",
     "engine": "Engine",
@@ -35,14 +36,15 @@ def memory(rows: r.Rows, stamp_from: r.Rows | None = None) -> Figure:
     payload = r.values(table, "payload_nbytes")
     size = f" of {r.amount(payload.max() / 1e6)} MB" if payload.size else ""
     with matplotlib.rc_context(style.RC):  # type: ignore[arg-type]
-        figure = style.new_figure(1.6 + 0.4 * len(names))
+        figure = style.new_figure(1.8 + 0.4 * len(names), foot_in=0.46)
         panels = figure.subplots(1, len(shown), sharex=True, sharey=True, squeeze=False)[0]
         for axes, process in zip(panels, shown, strict=True):
             bars(axes, r.of(table, process=process), names, longest)
             axes.set_title(PANELS[process])
             axes.set_xlabel("peak PSS / payload (x), dashed: 1x")
         style.heading(figure, f"Peak memory above idle, as a multiple of the payload{size}")
-        style.stamp(figure, r.footing(r.records(stamp_from) if stamp_from is not None else table))
+        footing = r.footing(r.records(stamp_from) if stamp_from is not None else table)
+        style.stamp(figure, f"{PSS}\n{footing}")
     return figure
 
 
@@ -52,11 +54,11 @@ def bars(axes: Axes, table: Sequence[r.Row], names: Sequence[str], longest: floa
         mine = r.of(table, strategy=name)
         spread, look = r.spread(r.values(mine, "multiple")), style.look(name)
         if not spread.n:
-            axes.text(0.02 * longest, place, "missing", va="center", fontsize=9, color=style.FAINT)
+            axes.text(0.02 * longest, place, r.UNKNOWN, va="center", fontsize=9, color=style.FAINT)
             continue
         style.bar(axes, place, spread.p50, look)
         style.interval(axes, place, spread.low, spread.high)
-        style.label(axes, max(spread.p50, spread.high), place, f"{r.amount(spread.p50)}x")
+        style.label(axes, max(spread.p50, spread.high), place, r.multiple(spread.p50))
     axes.axvline(1.0, color=style.INK, lw=0.9, ls=(0, (4, 3)), zorder=3)
     axes.set_yticks(range(len(names)), list(names))
     axes.set_ylim(len(names) - 0.4, -0.6)

@@ -21,7 +21,8 @@ from mmlab.plots import style
 Row = Mapping[str, object]
 Floats = npt.NDArray[np.float64]
 
-MIX = "all at once"
+MIX = "all at once"  # the one name that readers see for the phase "mix"
+UNKNOWN = "not measured"
 
 
 class Frame(Protocol):
@@ -141,9 +142,14 @@ def time_unit(largest_s: float) -> tuple[float, str]:
 def amount(value: float) -> str:
     """A number at the precision a figure can show: 0.34, 1.5, 12.3, 118, 2,061."""
     if not np.isfinite(value):
-        return "missing"
+        return UNKNOWN
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     return f"{value:,.{digits}f}"
+
+
+def multiple(value: float) -> str:
+    """`2.1x`, a multiple of the payload."""
+    return f"{amount(value)}x" if np.isfinite(value) else UNKNOWN
 
 
 def footing(rows: Sequence[Row]) -> str:
@@ -166,5 +172,7 @@ def device(row: Row) -> str:
     words = " ".join(part for part in (where.upper(), chip) if part) or "unknown device"
     if not gpu and np.isfinite(cores):
         words += f", {cores:.0f} core{'s' if cores != 1 else ''}"
-    pinned = {"True": ", pinned", "False": ", not pinned"}.get(text(row, "pinned"), "")
+    pinned = {"True": ", pinned host memory", "False": ", pageable host memory"}.get(
+        text(row, "pinned"), ""
+    )
     return words + pinned

@@ -24,9 +24,8 @@ def draw(rows: r.Rows, memory_rows: r.Rows, out_dir: str | os.PathLike[str]) -> 
     """Write every figure that these rows allow. Returns its PNG by name, in order."""
     table, peaks = r.records_or_none(rows), r.records_or_none(memory_rows)
     figures: dict[str, Callable[[], Figure]] = {}
-    if table and peaks:
-        figures["summary"] = lambda: summary(table, peaks, read_published())
     if table:
+        figures["summary"] = lambda: summary(table, peaks, read_published())
         figures["latency"] = lambda: latency(table)
         figures["stages"] = lambda: stages(table)
     if peaks:

@@ -35,6 +35,12 @@ LOOKS: dict[str, tuple[str, str, str]] = {
 }
 
 
+_SUMS = (
+    "The number at a bar is the sum of its stages' medians, not the median of the sum: "
+    "it can differ from the median in the table."
+)
+
+
 def stages(rows: r.Rows, group: str | None = None) -> Figure:
     """Median seconds of each stage, stacked in the order of the journey, for one case.
 
@@ -47,7 +53,7 @@ def stages(rows: r.Rows, group: str | None = None) -> Figure:
     names = r.strategies(table)
     medians = {name: _medians(r.of(table, strategy=name)) for name in names}
     with matplotlib.rc_context(style.RC):  # type: ignore[arg-type]
-        figure = style.new_figure(1.9 + 0.72 * len(names))
+        figure = style.new_figure(2.1 + 0.72 * len(names), foot_in=0.46)
         above, below = figure.subplots(2, 1)
         _stack(above, medians, STAGES)
         above.set_title(f"One request, stage by stage ({chosen})")
@@ -58,7 +64,7 @@ def stages(rows: r.Rows, group: str | None = None) -> Figure:
             for label, colour, hatch in LOOKS.values()
         ]
         figure.legend(handles=handles, loc="outside right upper", borderaxespad=0.6)
-        style.stamp(figure, r.footing(table))
+        style.stamp(figure, f"{_SUMS}\n{r.footing(table)}")
     return figure
 
 
@@ -108,5 +114,5 @@ def _stack(axes: Axes, medians: dict[str, dict[str, float]], shown: Sequence[str
     axes.set_yticks(range(len(medians)), list(medians))
     axes.invert_yaxis()
     axes.set_xlim(0, longest * factor * 1.13)
-    axes.set_xlabel(f"time ({unit}), sum of the medians of the stages")
+    axes.set_xlabel(f"time ({unit})")
     style.grid(axes, "x")

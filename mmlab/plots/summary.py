@@ -22,8 +22,11 @@ from mmlab.plots import style
 
 
 def summary(rows: r.Rows, memory_rows: r.Rows, published: Sequence[r.Row] | None = None) -> Figure:
-    """Delivery time and peak memory multiple of each strategy, for the largest sequential case."""
-    table, peaks = r.records(rows), r.records(memory_rows)
+    """Delivery time and peak memory multiple of each strategy, for the largest sequential case.
+
+    Without memory rows it is the time alone.
+    """
+    table, peaks = r.records(rows), r.records_or_none(memory_rows)
     sequential = [row for row in table if r.group(row) != r.MIX] or table
     case = r.groups(sequential)[-1]
     chosen = r.of(sequential, group=case)
@@ -34,10 +37,11 @@ def summary(rows: r.Rows, memory_rows: r.Rows, published: Sequence[r.Row] | None
     foot = 0.27 + 0.19 * bool(note)
     with matplotlib.rc_context(style.RC):  # type: ignore[arg-type]
         figure = style.new_figure(1.45 + foot + 0.66 * len(names), foot_in=foot)
-        left, right = figure.subplots(1, 2, sharey=True)
+        panels = figure.subplots(1, 2 if peaks else 1, sharey=True, squeeze=False)[0]
         style.heading(figure, f"What a request of {case}{size} costs on its way to the model")
-        _times(left, chosen, names)
-        _peaks(right, peaks, names)
+        _times(panels[0], chosen, names)
+        if peaks:
+            _peaks(panels[1], peaks, names)
         style.stamp(figure, (note + "\n" if note else "") + r.footing(table))
     return figure
 
@@ -49,7 +53,7 @@ def _times(axes: Axes, chosen: Sequence[r.Row], names: Sequence[str]) -> None:
     factor, unit = r.time_unit(longest)
     for place, (name, spread) in enumerate(spreads.items()):
         if not spread.n:
-            style.label(axes, 0.0, place, "missing")
+            style.label(axes, 0.0, place, r.UNKNOWN)
             continue
         style.bar(axes, place, spread.p50 * factor, style.look(name))
         style.interval(axes, place, spread.low * factor, spread.high * factor)
@@ -65,7 +69,7 @@ def _times(axes: Axes, chosen: Sequence[r.Row], names: Sequence[str]) -> None:
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.set_xlim(0, longest * factor * 1.38)
     axes.set_title("Time from processor to device")
-    axes.set_xlabel(f"encode + transport + decode + reduce + H2D ({unit})", fontsize=9.5)
+    axes.set_xlabel(f"delivery ({unit}): processor's output to the device", fontsize=9.5)
     style.grid(axes, "x")
 
 
@@ -78,16 +82,16 @@ def _peaks(axes: Axes, peaks: Sequence[r.Row], names: Sequence[str]) -> None:
             for process in ("both", "frontend", "engine")
         )
         if not both.n:
-            style.label(axes, 0.0, place, "missing")
+            style.label(axes, 0.0, place, r.UNKNOWN)
             continue
         style.bar(axes, place, both.p50, style.look(name))
         style.interval(axes, place, both.low, both.high)
-        apart = [f"frontend {r.amount(front.p50)}x", f"engine {r.amount(engine.p50)}x"]
-        style.label(axes, max(both.p50, both.high), place, f"{r.amount(both.p50)}x", apart)
+        apart = [f"frontend {r.multiple(front.p50)}", f"engine {r.multiple(engine.p50)}"]
+        style.label(axes, max(both.p50, both.high), place, r.multiple(both.p50), apart)
     axes.axvline(1.0, color=style.INK, lw=0.9, ls=(0, (4, 3)), zorder=3)
     axes.set_xlim(0, longest * 1.42)
     axes.set_title("Peak memory of both processes")
-    axes.set_xlabel("peak PSS above idle / payload (x), dashed: 1x", fontsize=9.5)
+    axes.set_xlabel("peak memory above idle / payload (x), dashed: 1x", fontsize=9.5)
     style.grid(axes, "x")
 
 
@@ -129,6 +133,7 @@ def published_note(published: Sequence[r.Row]) -> str:
     if not all(numbers):
         return ""
     return (
-        "Published with vllm#16432 (another machine, whole server, 2 prompts x 16 images): "
+        "For comparison, published with vllm#16432 "
+        "(another machine, whole server, 2 prompts x 16 images): "
         "{} → {} GB at the peak, {} → {} s.".format(*numbers)
     )

@@ -66,6 +66,8 @@ def test_the_page_reads_on_a_phone_and_has_the_question_as_title(tmp_path: Path)
     text = notebook.to_html(_executed(tmp_path / "a.ipynb"), tmp_path / "b.html").read_text()
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in text
     assert re.search(r"img \{[^}]*max-width: 100%", text)
+    assert "max-width: none" not in text  # figures shrink on a phone
+    assert re.search(r"::-webkit-scrollbar \{ height", text)  # wide tables show that they scroll
     assert "<title>What does it cost?</title>" in text
     assert len(text) < 60_000  # no half megabyte of styles around a small notebook
 

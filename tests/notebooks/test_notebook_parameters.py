@@ -141,6 +141,12 @@ def test_text_of_a_command_line_is_read_by_the_type(
     assert notebook.from_text(write(tmp_path / "a.ipynb"), text) == arrives
 
 
+@pytest.mark.parametrize("given", ["a,b", ["a", "b"], ("a", "b")])
+def test_names_are_joined_from_a_list_and_from_text(given: str | list[str]) -> None:
+    assert notebook.joined(given) == "a,b"
+    assert notebook.joined("") == notebook.joined([]) == ""
+
+
 def test_text_of_a_wrong_type_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"'size': got 'many' \(str\), wanted int"):
         notebook.from_text(write(tmp_path / "a.ipynb"), {"size": "many"})

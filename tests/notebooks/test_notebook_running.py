@@ -15,6 +15,7 @@ from small_notebooks import outputs, write
 
 from mmlab import notebook
 from mmlab.errors import UsageError
+from mmlab.notebook import running
 
 papermill = pytest.importorskip("papermill", reason="papermill is not installed")
 
@@ -162,3 +163,16 @@ def test_a_run_without_a_folder_gets_one_by_time(
     assert folder.is_dir()
     assert folder.parent == tmp_path / runs
     assert notebook.run_dir(tmp_path / "mine") == tmp_path / "mine"
+
+
+def test_a_full_disk_is_said_and_not_hidden_by_the_half_written_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(source: Path, output: Path, values: object, log: bool) -> None:
+        output.write_text('{"cells": [{"cell_ty', encoding="utf-8")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(running, "_papermill", no_space)
+    source = write(tmp_path / "one.ipynb", "print(1)")
+    with pytest.raises(notebook.NotebookError, match=r"out: No space left on device"):
+        notebook.execute(source, {}, tmp_path / "out")

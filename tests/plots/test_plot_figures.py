@@ -31,6 +31,7 @@ FIGURES: dict[str, Callable[[tuple[str, ...]], Figure]] = {
         result_rows(names, {"256 small thumbnails": (256, 1), "one very large page": (1, 1)})
     ),
     "stages": lambda names: plots.stages(result_rows(names)),
+    "summary-no-memory": lambda names: plots.summary(result_rows(names), []),
     "memory": lambda names: plots.memory(memory_rows(names), result_rows(names)),
     "summary": lambda names: plots.summary(
         result_rows(names), memory_rows(names), plots.read_published()
@@ -69,7 +70,8 @@ def test_figures_have_units_and_a_stamp_and_no_text_cut_off_or_overlapping(
         assert axes.get_title(loc="left")
     texts = _texts(figure)
     words = " ".join(text.get_text() for text in texts)
-    assert "AMD EPYC 7B13, 2 cores, not pinned" in words
+    assert "AMD EPYC 7B13, 2 cores, pageable host memory" in words
+    assert "missing" not in words
     assert "2026-11-30" in words
     renderer = FigureCanvasAgg(figure).get_renderer()
     width, height = figure.bbox.width, figure.bbox.height
@@ -116,7 +118,55 @@ def test_a_missing_memory_sample_is_missing_and_not_zero() -> None:
     figure = plots.memory(rows)
     engine = figure.axes[1]
     assert not engine.patches
-    assert "missing" in [text.get_text() for text in engine.texts]
+    assert "not measured" in [text.get_text() for text in engine.texts]
+    summary = plots.summary(result_rows(("msgpack",)), rows)
+    assert "engine not measured" in [text.get_text() for text in summary.axes[1].texts]
+
+
+def test_a_run_without_memory_trials_has_the_summary_of_its_times(tmp_path: Path) -> None:
+    rows = result_rows(THREE)
+    figure = plots.summary(rows, [])
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["Time from processor to device"]
+    assert len(figure.axes[0].patches) == 3
+    drawn = plots.draw(rows, [], tmp_path)
+    assert list(drawn) == ["summary", "latency", "stages"]
+    pytest.importorskip("IPython", reason="IPython is not installed")
+    said = getattr(plots.picture(drawn, "memory"), "data", "")
+    assert said == "*memory: not measured in this run.*"
+
+
+@pytest.mark.parametrize(
+    ("repeats", "cases", "said"),
+    [
+        (1, {"4 images": (4, 1)}, "n = 1 sample,"),
+        (5, {"4 images": (4, 2)}, "n = 10 samples,"),
+        (5, {"4 images": (4, 8), "32 images": (32, 1)}, "n = 5 to 40 samples,"),
+    ],
+)
+def test_latency_says_how_many_samples_a_marker_stands_for(
+    repeats: int, cases: dict[str, tuple[int, int]], said: str
+) -> None:
+    rows = result_rows(("msgpack",), cases, repeats=repeats, mix=False)
+    assert said in plots.latency(rows).texts[-1].get_text()
+
+
+def test_stages_say_why_their_sum_is_not_the_median_of_the_table() -> None:
+    said = plots.stages(result_rows(THREE)).texts[-1].get_text()
+    assert "sum of its stages' medians, not the median of the sum" in said
+
+
+def test_pss_is_explained_where_it_is_named() -> None:
+    rows = result_rows(THREE)
+    for figure in (plots.memory(memory_rows(THREE), rows), plots.summary(rows, memory_rows(THREE))):
+        words = " ".join(text.get_text() for text in _texts(figure))
+        assert ("PSS" in words) == ("PSS: memory of a process, shared pages divided" in words)
+
+
+def test_the_mix_has_one_name_in_every_figure_and_table() -> None:
+    rows = result_rows(THREE)
+    words = " ".join(text.get_text() for text in _texts(plots.latency(rows)))
+    assert "All at once" in words
+    assert not re.search(r"\b(mix|together)\b", words)
 
 
 @pytest.mark.parametrize("absent", [None, math.nan])
@@ -147,12 +197,12 @@ def test_rows_of_two_machines_say_so_in_the_stamp() -> None:
     rows += [row | {"device": "cuda:0", "env_gpu": "H200", "pinned": True} for row in rows]
     stamp = plots.latency(rows).texts[-1].get_text()
     assert "2 machines" in stamp
-    assert "H200, pinned" in stamp
+    assert "H200, pinned host memory" in stamp
 
 
 def test_the_published_note_gives_the_figures_of_the_table_or_nothing() -> None:
     note = plots.published_note(plots.read_published())
-    assert "vllm#16432" in note
+    assert note.startswith("For comparison, published with vllm#16432 (")
     assert "9.9 → 4.8 GB" in note
     assert "24.5 → 10.0 s" in note
     assert plots.published_note([]) == ""

@@ -49,7 +49,7 @@ def test_times_are_drawn_in_a_unit_that_reads_well(largest: float, unit: str) ->
     ("value", "said"),
     [
         *[(0.234, "0.23"), (9.99, "9.99"), (12.34, "12.3"), (118.2, "118"), (2061.0, "2,061")],
-        (math.nan, "missing"),
+        (math.nan, "not measured"),
     ],
 )
 def test_numbers_have_three_digits(value: float, said: str) -> None:

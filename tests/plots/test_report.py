@@ -30,8 +30,8 @@ def test_a_difference_within_the_noise_is_not_claimed() -> None:
     rows = result_rows(("msgpack", "arena"))
     assert "no more than the noise" in report.headline(rows, [])
     with_pickle = report.headline(rows + result_rows(("pickle",)), [])
-    assert "cannot be told from it), and" in with_pickle
-    assert report.answer(rows, []).count("cannot be told from it here") == 2
+    assert "no clear difference from it), and" in with_pickle
+    assert report.answer(rows, []).count("shows no clear difference from it") == 2
 
 
 def test_one_sample_gives_no_interval_and_says_so() -> None:
@@ -68,7 +68,53 @@ def test_rows_that_disagree_are_reported_as_such() -> None:
 
 
 def test_a_run_without_memory_says_that_it_was_not_measured() -> None:
-    assert "not measured in this run" in report.answer(result_rows(), [])
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    assert "\n**Memory**: not measured in this run.\n" in report.answer(result_rows(), [])
+    rows, no_memory = pandas.DataFrame(result_rows()), pandas.DataFrame(memory_rows()).iloc[:0]
+    table = report.table(rows, no_memory)
+    assert "both" not in table
+    assert "memory" not in table
+    said = table + report.headline(rows, no_memory) + report.answer(rows, no_memory)
+    assert "missing" not in said
+    assert "nan" not in said
+
+
+def test_a_table_without_the_mix_and_of_one_sample_has_no_empty_cells() -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    rows = result_rows(cases={"4 images": (4, 1)}, repeats=1, mix=False)
+    said = report.table(pandas.DataFrame(rows), pandas.DataFrame(memory_rows()))
+    assert "at once" not in said
+    assert "| one sample |" in said
+    assert "not measured" not in said
+
+
+@pytest.mark.parametrize(
+    ("skipped", "images", "said"),
+    [
+        (0, "", ""),
+        (0, None, "**Images**: photographs that come with packages, not your own."),
+        (0, "mine", "**Images**: your own, from `mine`. No file was skipped."),
+        (1, "mine", "from `mine`. 1 file could not be decoded and was skipped."),
+        (2, "", "**Images**: your own. 2 files could not be decoded and were skipped."),
+    ],
+)
+def test_the_answer_says_whose_images_were_sent_and_how_many_files_were_skipped(
+    skipped: int, images: str | None, said: str
+) -> None:
+    rows = [row | {"images_skipped": skipped} for row in result_rows(repeats=1)]
+    found = report.answer(rows, [], images)
+    assert said in found
+    assert ("**Images**" in found) == bool(said)
+
+
+def test_what_was_delivered_is_said_in_three_short_sentences() -> None:
+    said = report.delivered(result_rows(repeats=1, mix=False))
+    assert said == (
+        "**Delivered**: 15 requests arrived as 15 different batches. They got 15 different "
+        "answers. Their bytes and tokens were the same with all 3 strategies."
+    )
+    alone = report.delivered(result_rows(("msgpack",), repeats=1, mix=False))
+    assert "With one strategy there is nothing to compare them with." in alone
 
 
 def test_the_table_has_a_line_for_each_strategy_in_the_fixed_order() -> None:
@@ -79,4 +125,5 @@ def test_the_table_has_a_line_for_each_strategy_in_the_fixed_order() -> None:
     assert [line.split(" | ")[0] for line in lines[2:4]] == ["| `pickle`", "| `msgpack`"]
     widths = {line.count("|") for line in lines[:4]}
     assert widths == {11}
+    assert "| images/s, all at once |" in lines[0]
     assert "32 images" in lines[-1]
