@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -65,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MMLabError, OSError) as error:  # OSError: a full disk, a folder that went away
         return _say(error, 1)
     except (KeyboardInterrupt, typer.Abort):
+        # The notebook's client would now report, task by task, that its kernel has ended.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
         print("mmlab: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except Exception as error:

@@ -26,6 +26,7 @@ from mmlab.pipeline.serializers import INSECURE, make_serializer
 from mmlab.pipeline.worker import TRACE_CHARS, Model, Worker, as_utf8
 from mmlab.staging import PinnedBatcher
 from mmlab.transports import open_transport
+from mmlab.transports.limits import naming_the_limit
 
 FRAME_SLACK = 64 << 20  # bytes that a message may have beyond its payload: header, alignment
 
@@ -39,9 +40,10 @@ def main(arguments: list[str]) -> int:
     config = control.receive()
     if not isinstance(config, EngineConfig):
         return 0  # the owner was gone before anything began
-    watchdog = Watchdog(control, config.owner_pid, Path(config.directory))
     try:
-        serve(config, control, watchdog, begun)
+        with naming_the_limit("start of an engine"):
+            watchdog = Watchdog(control, config.owner_pid, Path(config.directory))
+            serve(config, control, watchdog, begun)
     except Exception as error:
         trace = traceback.format_exc()
         print(trace, file=sys.stderr)

@@ -17,11 +17,22 @@ from typing import TYPE_CHECKING, Self
 
 from mmlab.errors import BatchError, UsageError
 from mmlab.fields import KwargsItems
+from mmlab.pipeline.arguments import (
+    MAX_NEW_TOKENS,
+    TokenIds,
+    start_seconds,
+    token_list,
+    wait_seconds,
+    whole,
+)
 from mmlab.pipeline.link import Link
 from mmlab.pipeline.messages import ECHO, Ready, Reply, Request, missing_items
 from mmlab.pipeline.settings import engine_config, is_preset, load_frontend
+from mmlab.transports.limits import naming_the_limit
 
 if TYPE_CHECKING:
+    import torch
+
     from mmlab.gemma import Image
     from mmlab.strategies import Strategy
 
@@ -41,7 +52,7 @@ class Pipeline:
         strategy: str | Strategy = "msgpack",
         *,
         insecure_pickle: bool = False,
-        device: str = "auto",
+        device: str | torch.device = "auto",
         max_inflight_nbytes: int = 1 << 30,
         start_timeout: float = 120.0,
         engine_threads: int | None = None,
@@ -60,18 +71,21 @@ class Pipeline:
             engine_threads=engine_threads,
             seed=seed,
         )
+        start_timeout = start_seconds("start_timeout", start_timeout)
         # A preset's name is known to be good, so that its two halves can load side by side.
         preset = is_preset(model)
         frontend = None if preset else load_frontend(model)
-        self._link = Link(config, start_timeout)
-        self._closer = weakref.finalize(self, Link.close, self._link)  # also at interpreter exit
-        try:
-            self._frontend = load_frontend(model) if preset else frontend
-            decode = self._frontend.decode if self._frontend is not None else _no_text
-            self._info = self._link.connect(decode)
-        except BaseException:
-            self._closer()
-            raise
+        with naming_the_limit("start of a pipeline"):
+            self._link = Link(config, start_timeout)
+            # Also when it is forgotten, and at interpreter exit.
+            self._closer = weakref.finalize(self, Link.close, self._link)
+            try:
+                self._frontend = load_frontend(model) if preset else frontend
+                decode = self._frontend.decode if self._frontend is not None else _no_text
+                self._info = self._link.connect(decode)
+            except BaseException:
+                self.close()
+                raise
 
     @property
     def info(self) -> Ready:
@@ -105,9 +119,14 @@ class Pipeline:
 
         `timeout`: seconds to wait for room in flight (None: without end, 0: not at all), then
         BackpressureTimeout. UsageError: too large for the budget, or no valid prompt or images.
+
+        A callback of the future (`add_done_callback`) runs in the thread that takes the replies: it
+        may submit, but must not wait for another reply, which that thread would have to take.
         """
         if self._frontend is None:
             raise UsageError(f"model {ECHO!r} has no processor: use submit_items()")
+        max_new_tokens = whole("max_new_tokens", max_new_tokens, 1, MAX_NEW_TOKENS)
+        timeout = wait_seconds("timeout", timeout)
         begun_ns = time.monotonic_ns()
         done = self._frontend.process(prompt, images, max_new_tokens=max_new_tokens)
         items = done.mm if done.num_images else None
@@ -118,14 +137,26 @@ class Pipeline:
     def submit_items(
         self,
         items: KwargsItems | None,
-        token_ids: Sequence[int] = (),
+        token_ids: TokenIds = (),
         *,
         max_new_tokens: int = 8,
         timeout: float | None = None,
     ) -> Future[Reply]:
-        """`submit` for items that are processed already, as transport measurements have them."""
+        """`submit` for items that are processed already, as transport measurements have them.
+
+        BatchError for what are no items, UsageError for ids that are no whole numbers.
+        """
         begun_ns = time.monotonic_ns()
-        return self._submit(items, list(token_ids), max_new_tokens, timeout, begun_ns, {})
+        if items is not None and not isinstance(items, KwargsItems):
+            got = type(items).__qualname__
+            raise BatchError(
+                f"items: got {got}, wanted KwargsItems (KwargsItems.from_processor makes them) or "
+                "None"
+            )
+        ids = token_list(token_ids)
+        max_new_tokens = whole("max_new_tokens", max_new_tokens, 1, MAX_NEW_TOKENS)
+        timeout = wait_seconds("timeout", timeout)
+        return self._submit(items, ids, max_new_tokens, timeout, begun_ns, {})
 
     def _submit(
         self,
@@ -159,6 +190,7 @@ class Pipeline:
         timeout: float | None = None,
     ) -> Reply:
         """`submit` and wait. After `timeout` seconds in all: TimeoutError, and it is cancelled."""
+        timeout = wait_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         future = self.submit(prompt, images=images, max_new_tokens=max_new_tokens, timeout=timeout)
         try:
@@ -177,6 +209,7 @@ class Pipeline:
     ) -> Reply:
         """`generate` for asyncio. Nothing here blocks the event loop; cancelling the task cancels
         the request, also while it still waits for room."""
+        timeout = wait_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         submit = functools.partial(
             self.submit, prompt, images=images, max_new_tokens=max_new_tokens, timeout=timeout
@@ -192,7 +225,8 @@ class Pipeline:
 
     def close(self) -> None:
         """End the engine; futures that are still open get EngineError. Idempotent."""
-        self._closer()
+        self._link.close()
+        self._closer.detach()  # not before: an interrupted close is finished by the next one
 
     def __enter__(self) -> Self:
         return self

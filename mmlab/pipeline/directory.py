@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from mmlab.errors import TransportError
+from mmlab.transports.limits import is_descriptor_limit
 from mmlab.transports.links import MAX_PATH
 
 PREFIX = "mmlab-"
@@ -26,7 +27,9 @@ UNLOCKED_AGE = 60.0  # seconds after which a directory without a lock file count
 
 def _bases() -> list[Path]:
     """Where a directory may be made: the user's temporary directory first, then short ones."""
-    wanted = [tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"]
+    wanted = ["/tmp", "/var/tmp", "/dev/shm"]
+    with contextlib.suppress(OSError):  # raised where Python can write to none of its candidates
+        wanted.insert(0, tempfile.gettempdir())
     return [Path(base) for base in dict.fromkeys(wanted)]
 
 
@@ -44,6 +47,8 @@ class PrivateDirectory:
             try:
                 self.path, self._lock = _create(base)
             except OSError as error:
+                if is_descriptor_limit(error):
+                    raise
                 reasons.append(f"{base}: {error.strerror}")
                 continue
             return
@@ -56,8 +61,8 @@ class PrivateDirectory:
         """Idempotent."""
         if self._lock >= 0:
             remove(self.path)
-            os.close(self._lock)
-            self._lock = -1
+            lock, self._lock = self._lock, -1
+            os.close(lock)
 
 
 def _create(base: Path) -> tuple[Path, int]:

@@ -195,11 +195,11 @@ class InFlight:
         """End every future, and refuse every later `add`, with `error()`; how many there were."""
         with self._lock:
             self._error = error
-            failed = list(self._pending.values())
-            self._pending.clear()
-            for pending in failed:
-                self.budget.release(pending.nbytes, abandoned=pending.cancelled)
         self.budget.close(error)
-        for pending in failed:
-            pending.settle(error())
-        return len(failed)
+        count = 0
+        # One by one: a callback may raise KeyboardInterrupt, and the others wait for a later call.
+        for request_id in list(self._pending):
+            if (pending := self.take(request_id)) is not None:
+                pending.settle(error())
+                count += 1
+        return count

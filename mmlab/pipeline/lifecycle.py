@@ -56,6 +56,10 @@ class Watchdog:
         self._directory = directory
         self._stop: Callable[[], None] = self._end
         self._lock = threading.Lock()
+        try:
+            self._owner: int | None = os.pidfd_open(owner_pid)
+        except ProcessLookupError:
+            self._owner = None
         threading.Thread(target=self._watch, name="mmlab-watchdog", daemon=True).start()
 
     def on_stop(self, stop: Callable[[], None]) -> None:
@@ -68,12 +72,11 @@ class Watchdog:
         os._exit(EXIT_ORPHANED)
 
     def _watch(self) -> None:
-        try:
-            owner = os.pidfd_open(self._owner_pid)
-        except ProcessLookupError:
+        owner = self._owner
+        # It may have been gone before; then its pid may be somebody else's.
+        if owner is None or os.getppid() != self._owner_pid:
             self._end()
-        if os.getppid() != self._owner_pid:  # it was gone before; its pid may be somebody else's
-            self._end()
+            return
         poller = select.poll()
         poller.register(owner, select.POLLIN)
         poller.register(self._control.fileno(), select.POLLIN)

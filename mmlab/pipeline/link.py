@@ -24,9 +24,11 @@ from mmlab.pipeline.replies import Replies
 from mmlab.pipeline.serializers import make_serializer
 from mmlab.transports import open_transport
 from mmlab.transports.base import RequestSender
+from mmlab.transports.limits import require_descriptors
 from mmlab.wire import Encoder
 
 OWNER = 1  # number of the frontend that owns the engine
+PIPELINE_DESCRIPTORS = 24  # of a frontend while it starts: 19, and some for its replies
 GREETING_S = 0.02  # how often a greeting is repeated until the engine answers it
 
 
@@ -38,13 +40,16 @@ class Link:
         self._start_timeout = start_timeout
         self._deadline = time.monotonic() + start_timeout
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = False  # from the begin of `close` on
+        self._left = True  # until nothing is left to close
+        self._closer: threading.Thread | None = None
         self._ids = itertools.count((OWNER << COUNTER_BITS) + 1)
         self._encoder = Encoder()
         self._sender: RequestSender | None = None
         self._replies: Replies | None = None
         self.budget = ByteBudget(config.max_nbytes)
         self.inflight = InFlight(self.budget)
+        require_descriptors(PIPELINE_DESCRIPTORS, "a pipeline")
         self._transport = open_transport(config.transport)
         self._directory: PrivateDirectory | None = None
         try:
@@ -155,20 +160,39 @@ class Link:
             self.inflight.fail_all(lambda: EngineError(text, code))
 
     def close(self) -> None:
-        """End everything, in order and in bounded time. Idempotent; nothing in a forked child."""
+        """End everything, in order and in bounded time. Idempotent; nothing in a forked child.
+
+        Where Ctrl-C interrupts it, the engine is killed and the rest is closed before it is raised;
+        where that is interrupted too, the next call goes on.
+        """
         if os.getpid() != self._pid:
             return
         with self._lock:
-            if self._closed:
+            if not self._left or self._closer not in (None, threading.current_thread()):
                 return
-            self._closed = True
+            self._closer = threading.current_thread()
+        self._closed = True
+        try:
+            try:
+                self._end_all(patient=True)
+            except BaseException:
+                self._end_all(patient=False)
+                raise
+        finally:
+            self._closer = None
+
+    def _end_all(self, *, patient: bool) -> None:
+        """Every step may be repeated."""
         self.inflight.fail_all(lambda: EngineError("the pipeline has been closed"))
-        self.process.stop()
+        self.process.stop(patient=patient)
         if self._replies is not None:
             self._replies.close()
         self._close_files()
+        self._left = False
 
     def _close_files(self) -> None:
-        self._transport.close()
-        if self._directory is not None:
-            self._directory.close()
+        try:
+            self._transport.close()
+        finally:
+            if self._directory is not None:
+                self._directory.close()

@@ -24,6 +24,7 @@ from pathlib import Path
 from mmlab.errors import EngineError, TransportError
 from mmlab.pipeline.control import ControlSocket
 from mmlab.pipeline.messages import Control, EngineConfig, Failed, Ready, Stop
+from mmlab.transports.limits import is_descriptor_limit
 
 ENGINE_ARGS = ("-P", "-m", "mmlab.pipeline.child")  # -P: nothing from the working directory
 TAIL_NBYTES = 8 * 1024  # how much of the engine's output is kept
@@ -43,6 +44,30 @@ def engine_environment(threads: int | None) -> dict[str, str]:
     return env
 
 
+def _start(control: ControlSocket, threads: int | None) -> tuple[subprocess.Popen[bytes], int]:
+    """The process, which inherits `control`, and the end of a pipe that reads what it writes."""
+    output, their_output = os.pipe()
+    try:
+        engine = subprocess.Popen(
+            [sys.executable, *ENGINE_ARGS, str(control.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=their_output,
+            stderr=their_output,
+            pass_fds=[control.fileno()],
+            start_new_session=True,
+            env=engine_environment(threads),
+        )
+    except BaseException as error:
+        os.close(output)
+        if isinstance(error, OSError) and not is_descriptor_limit(error):
+            message = f"cannot start an engine with {sys.executable}: {error}"
+            raise EngineError(message) from error
+        raise
+    finally:
+        os.close(their_output)
+    return engine, output
+
+
 class EngineProcess:
     """A started engine. `on_exit` is called once, from the watching thread, when it has ended."""
 
@@ -51,35 +76,29 @@ class EngineProcess:
         self._ready: Future[Ready] = Future()
         self._failure: Failed | None = None
         self._tail = b""
-        self._closing = False
-        self._control, theirs = ControlSocket.pair()
-        output, their_output = os.pipe()
-        try:
-            self._popen = subprocess.Popen(
-                [sys.executable, *ENGINE_ARGS, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=their_output,
-                stderr=their_output,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-                env=engine_environment(config.threads),
+        self._over = False  # from here on only files are closed
+        with contextlib.ExitStack() as undo:
+            self._control, theirs = ControlSocket.pair()
+            undo.callback(self._control.close)
+            with contextlib.closing(theirs):
+                self._popen, self._output = _start(theirs, config.threads)
+            undo.callback(os.close, self._output)
+            undo.callback(self._popen.wait)
+            undo.callback(self._popen.kill)  # not reaped yet, so the pid is certainly its own
+            self.pid = self._popen.pid
+            self._pidfd = os.pidfd_open(self.pid)
+            undo.callback(os.close, self._pidfd)
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+            undo.callback(os.close, self._wake)
+            os.set_blocking(self._output, False)
+            with contextlib.suppress(TransportError):  # it may be gone already: the thread will see
+                self._control.send(config)
+            self._thread = threading.Thread(
+                target=self._watch, name="mmlab-engine-watch", daemon=True
             )
-        except OSError as error:
-            self._control.close()
-            os.close(output)
-            raise EngineError(f"cannot start an engine with {sys.executable}: {error}") from error
-        finally:
-            theirs.close()
-            os.close(their_output)
-        self.pid = self._popen.pid
-        self._output = output
-        self._pidfd = os.pidfd_open(self.pid)  # not reaped yet, so the pid is certainly its own
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC)
-        os.set_blocking(output, False)
-        with contextlib.suppress(TransportError):  # it may be gone already: the thread will see
-            self._control.send(config)
-        self._thread = threading.Thread(target=self._watch, name="mmlab-engine-watch", daemon=True)
-        self._thread.start()
+            self._thread.start()
+            undo.pop_all()
+        self._fds = [self._output, self._pidfd, self._wake]
 
     @property
     def exit_code(self) -> int | None:
@@ -103,31 +122,32 @@ class EngineProcess:
                 self.exit_code,
             ) from None
 
-    def stop(self) -> None:
-        """End it: ask, then SIGTERM, then SIGKILL, each with a bounded wait. Idempotent."""
-        if self._closing:
-            return
-        self._closing = True
+    def stop(self, *, patient: bool = True) -> None:
+        """End it: ask, then SIGTERM, then SIGKILL, each with a bounded wait; SIGKILL at once
+        without patience. Idempotent, and after an interrupt the next call goes on."""
+        if not self._over:
+            self._end(patient=patient)
+            os.eventfd_write(self._wake, 1)
+            if threading.current_thread() is not self._thread:
+                self._thread.join(KILL_S)
+            self._over = True
+        self._control.close()
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def _end(self, *, patient: bool) -> None:
         if not self._wait(0):
-            with contextlib.suppress(TransportError):
-                self._control.send(Stop())
-            for number, seconds in (
-                (None, STOP_S),
-                (signal.SIGTERM, TERM_S),
-                (signal.SIGKILL, KILL_S),
-            ):
+            gentle = ((None, STOP_S), (signal.SIGTERM, TERM_S)) if patient else ()
+            if patient:
+                with contextlib.suppress(TransportError):
+                    self._control.send(Stop())
+            for number, seconds in (*gentle, (signal.SIGKILL, KILL_S)):
                 if number is not None:
                     self._signal(number)
                 if self._wait(seconds):
                     break
             else:
                 log.warning("engine (pid %d) did not end within %s s of SIGKILL", self.pid, KILL_S)
-        os.eventfd_write(self._wake, 1)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(KILL_S)
-        self._control.close()
-        for fd in (self._output, self._pidfd, self._wake):
-            os.close(fd)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

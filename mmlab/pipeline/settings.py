@@ -6,7 +6,10 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+import torch
+
 from mmlab.errors import TransportError, UsageError, unknown
+from mmlab.pipeline.arguments import INT64, switch, whole
 from mmlab.pipeline.messages import ECHO, EngineConfig
 from mmlab.pipeline.serializers import check_serializer
 from mmlab.staging import MODES, resolve_device
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from mmlab.gemma import FrontendModel
     from mmlab.strategies import Strategy
 
+MAX_INFLIGHT_NBYTES = 1 << 60  # with what is added for headers, ZeroMQ's 64 bits hold it
+MAX_THREADS = 1024
 MAX_BATCH_ITEMS = 64
 MAX_BATCH_NBYTES = 512 << 20  # of received frames; one request alone may have more
 
@@ -26,7 +31,7 @@ def engine_config(
     strategy: Strategy,
     *,
     insecure_pickle: bool,
-    device: str,
+    device: str | torch.device,
     max_inflight_nbytes: int,
     engine_threads: int | None,
     seed: int,
@@ -34,10 +39,17 @@ def engine_config(
     """The engine's settings; UsageError for what cannot work, TransportError on another system."""
     if not isinstance(model, str):
         raise UsageError(f"model: got {model!r}, wanted the name of one, or a path")
-    if max_inflight_nbytes < 1:
-        raise UsageError(f"max_inflight_nbytes is {max_inflight_nbytes}, wanted 1 or more")
-    if engine_threads is not None and engine_threads < 1:
-        raise UsageError(f"engine_threads is {engine_threads}, wanted 1 or more, or None")
+    if not isinstance(device, str | torch.device):
+        got = f"{device!r} ({type(device).__qualname__})"
+        raise UsageError(f"device: got {got}, wanted 'auto', 'cpu', 'cuda' or a torch.device")
+    device = str(device)
+    switch("insecure_pickle", insecure_pickle)
+    max_inflight_nbytes = whole("max_inflight_nbytes", max_inflight_nbytes, 1, MAX_INFLIGHT_NBYTES)
+    if engine_threads is not None:
+        engine_threads = whole(
+            "engine_threads", engine_threads, 1, MAX_THREADS, otherwise=", or None"
+        )
+    seed = whole("seed", seed, -INT64, INT64 - 1)
     if sys.platform != "linux":
         raise TransportError(
             f"a pipeline needs Linux (pidfd, sockets of whole messages), not {sys.platform}"

@@ -23,11 +23,13 @@ import zmq
 
 from mmlab.errors import TransportError
 from mmlab.transports.base import Buffer, Message, Sent
+from mmlab.transports.limits import descriptor_error, is_descriptor_limit
 
 COPY_BELOW = 64 * 1024  # bytes; pyzmq's own threshold: it copies smaller frames in any case
 MAX_PATH = 107  # bytes of sun_path without its final NUL
 MAX_QUEUED_REPLIES = 100_000  # more than a frontend may have in flight: a reply never meets a limit
 ZmqContext: TypeAlias = zmq.Context[zmq.Socket[bytes]]
+Options: TypeAlias = Sequence[tuple[int, int | bytes]]
 LOOPBACK = re.compile(r"tcp://127\.0\.0\.1:(\d+|\*)")
 
 
@@ -49,22 +51,38 @@ def check_endpoint(endpoint: str) -> str:
     return endpoint
 
 
-class Link:
-    """One socket with no linger, closed once."""
+def _failed(doing: str, error: zmq.ZMQError) -> TransportError:
+    if is_descriptor_limit(error):
+        return descriptor_error(doing, error)
+    return TransportError(f"{doing}: {error}")
 
-    def __init__(self, context: ZmqContext, kind: int) -> None:
-        self._socket = context.socket(kind)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.copy_threshold = COPY_BELOW
+
+class Link:
+    """One socket with no linger, closed once; by its constructor already where that fails."""
+
+    def __init__(self, context: ZmqContext, kind: int, options: Options = ()) -> None:
         self._lock = threading.Lock()
         self.endpoint = ""
         self._path: Path | None = None  # of a socket that is ours to remove: libzmq leaves it
+        self._socket = context.socket(kind)
+        try:
+            self._socket.setsockopt(zmq.LINGER, 0)
+            self._socket.copy_threshold = COPY_BELOW
+            for option, value in options:
+                self._socket.setsockopt(option, value)
+            self._prepare()
+        except BaseException:
+            self.close()  # nobody else knows it, and a context waits for all of its sockets
+            raise
+
+    def _prepare(self) -> None:
+        """What else a link opens."""
 
     def bind(self, endpoint: str) -> None:
         try:
             self._socket.bind(check_endpoint(endpoint))
         except zmq.ZMQError as error:
-            raise TransportError(f"cannot listen on {endpoint}: {error}") from error
+            raise _failed(f"cannot listen on {endpoint}", error) from error
         self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         if self.endpoint.startswith("ipc://"):
             self._path = Path(self.endpoint.removeprefix("ipc://"))
@@ -73,7 +91,7 @@ class Link:
         try:
             self._socket.connect(check_endpoint(endpoint))
         except zmq.ZMQError as error:
-            raise TransportError(f"cannot connect to {endpoint}: {error}") from error
+            raise _failed(f"cannot connect to {endpoint}", error) from error
         self.endpoint = endpoint
 
     def close(self) -> None:
@@ -87,8 +105,9 @@ class Link:
 class _Receiving(Link):
     """A link that waits for messages, and whose wait another thread can end."""
 
-    def __init__(self, context: ZmqContext, kind: int) -> None:
-        super().__init__(context, kind)
+    _wake = _waker = -1
+
+    def _prepare(self) -> None:
         self._wake, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         self._poller = zmq.Poller()
@@ -113,17 +132,17 @@ class _Receiving(Link):
         super().close()
         with self._lock:
             if self._wake >= 0:
-                os.close(self._wake)
+                wake, self._wake = self._wake, -1
+                os.close(wake)
                 os.close(self._waker)
-                self._wake = -1
 
 
 class Push(Link):
     """The frontend's end for requests."""
 
     def __init__(self, context: ZmqContext) -> None:
-        super().__init__(context, zmq.PUSH)
-        self._socket.setsockopt(zmq.SNDHWM, 0)  # bounded in bytes by the pipeline, not in messages
+        # Bounded in bytes by the pipeline, not in messages.
+        super().__init__(context, zmq.PUSH, [(zmq.SNDHWM, 0)])
         self._trackers: deque[zmq.MessageTracker] = deque()
 
     def send(self, frames: Sequence[Buffer]) -> Sent:
@@ -161,19 +180,20 @@ class Pull(_Receiving):
     """The engine's end for requests."""
 
     def __init__(self, context: ZmqContext, max_nbytes: int) -> None:
-        super().__init__(context, zmq.PULL)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, max_nbytes)
+        super().__init__(context, zmq.PULL, [(zmq.MAXMSGSIZE, max_nbytes)])
 
 
 class Router(Link):
     """The engine's end for replies. An unreachable frontend is an answer, never a silent loss."""
 
     def __init__(self, context: ZmqContext) -> None:
-        super().__init__(context, zmq.ROUTER)
-        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_REPLIES)
-        self._socket.setsockopt(zmq.RCVHWM, 1)  # nothing is read here: what is sent, waits there
-        self._socket.setsockopt(zmq.MAXMSGSIZE, 1024)
+        options = [
+            (zmq.ROUTER_MANDATORY, 1),
+            (zmq.SNDHWM, MAX_QUEUED_REPLIES),
+            (zmq.RCVHWM, 1),  # nothing is read here: what is sent, waits there
+            (zmq.MAXMSGSIZE, 1024),
+        ]
+        super().__init__(context, zmq.ROUTER, options)
 
     def send(self, frontend: bytes, frames: Sequence[Buffer]) -> bool:
         try:
@@ -190,6 +210,5 @@ class Dealer(_Receiving):
     """The frontend's end for replies."""
 
     def __init__(self, context: ZmqContext, frontend: bytes) -> None:
-        super().__init__(context, zmq.DEALER)
-        self._socket.setsockopt(zmq.IDENTITY, frontend)
-        self._socket.setsockopt(zmq.RCVHWM, MAX_QUEUED_REPLIES)
+        options: Options = [(zmq.IDENTITY, frontend), (zmq.RCVHWM, MAX_QUEUED_REPLIES)]
+        super().__init__(context, zmq.DEALER, options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -10,6 +11,11 @@ from typing import Self, TypeVar
 import zmq
 
 from mmlab.errors import TransportError
+from mmlab.transports.limits import (
+    TRANSPORT_DESCRIPTORS,
+    naming_the_limit,
+    require_descriptors,
+)
 from mmlab.transports.links import Dealer, Link, Pull, Push, Router, ZmqContext
 
 L = TypeVar("L", bound=Link)
@@ -24,6 +30,7 @@ class ZmqTransport:
         self.name = name
         self.private = name != "tcp"
         self._host = host
+        require_descriptors(TRANSPORT_DESCRIPTORS, f"a transport ({name})")
         self._context: ZmqContext = zmq.Context()
         self._links: list[Link] = []
 
@@ -37,26 +44,28 @@ class ZmqTransport:
         return f"ipc://{directory / role}"
 
     def bind_requests(self, directory: Path | None, max_nbytes: int = -1) -> Pull:
-        pull = self._keep(Pull(self._context, max_nbytes))
+        pull = self._open(lambda: Pull(self._context, max_nbytes))
         pull.bind(self._address(directory, "req"))
         return pull
 
     def bind_replies(self, directory: Path | None) -> Router:
-        router = self._keep(Router(self._context))
+        router = self._open(lambda: Router(self._context))
         router.bind(self._address(directory, "rep"))
         return router
 
     def connect_requests(self, endpoint: str) -> Push:
-        push = self._keep(Push(self._context))
+        push = self._open(lambda: Push(self._context))
         push.connect(endpoint)
         return push
 
     def connect_replies(self, endpoint: str, frontend: bytes) -> Dealer:
-        dealer = self._keep(Dealer(self._context, frontend))
+        dealer = self._open(lambda: Dealer(self._context, frontend))
         dealer.connect(endpoint)
         return dealer
 
-    def _keep(self, link: L) -> L:
+    def _open(self, make: Callable[[], L]) -> L:
+        with naming_the_limit(f"opening a link ({self.name})"):
+            link = make()
         self._links.append(link)  # before it binds or connects: what fails there is closed too
         return link
 
@@ -64,7 +73,7 @@ class ZmqTransport:
         for link in self._links:
             link.close()
         self._links.clear()
-        self._context.term()
+        self._context.destroy(linger=0)  # never waits for a socket that was not closed
 
     def __enter__(self) -> Self:
         return self

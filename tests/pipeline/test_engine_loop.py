@@ -49,6 +49,7 @@ def test_requests_that_wait_form_one_batch_and_keep_their_answers() -> None:
         assert model.entered.wait(5)  # busy: the next ones wait and come as one batch
         sent = {engine.send(images(n, 10.0 * n)): images(n, 10.0 * n) for n in (1, 2, 3)}
         sent[engine.send(None)] = KwargsItems({})
+        assert wait_for(lambda: len(engine.engine._inbox._waiting) == 4)
         model.gate.set()
         engine.receive()
         for request_id, items in sent.items():

@@ -199,8 +199,11 @@ def test_names_are_checked_before_anything_is_started(
         ({"strategy": "msgpak"}, "unknown strategy 'msgpak': did you mean 'msgpack'"),
         ({"strategy": "pickle"}, "insecure_pickle=True"),
         ({"device": "tpu"}, "unknown device 'tpu'"),
-        ({"max_inflight_nbytes": 0}, "max_inflight_nbytes is 0"),
-        ({"engine_threads": 0}, "engine_threads is 0"),
+        (
+            {"max_inflight_nbytes": 0},
+            "max_inflight_nbytes: got 0 .int., wanted a whole number from 1",
+        ),
+        ({"engine_threads": 0}, "engine_threads: got 0 .int., wanted .* to 1024, or None"),
         ({"model": "gemma3-tinny"}, "unknown model 'gemma3-tinny'.*gemma3-tiny"),
         ({"model": lambda: None}, "model: got"),
     ):
