@@ -39,7 +39,7 @@ def write_padded(
 ) -> None:
     """Fill `out` with `pad` and write each tensor to its place."""
     if pad == 0:
-        out.zero_()
+        copyable(out).zero_()  # an empty tensor of any other dtype has no kernel for it
     else:
         out.fill_(pad)
     out = copyable(out)
