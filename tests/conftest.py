@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -25,6 +26,12 @@ settings.register_profile(
     "mmlab", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("mmlab")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts the tests in the background has SIGINT ignored, here and in every process
+    # that the tests start: then no Ctrl-C could ever arrive in the tests of Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 KINDS = ("fds", "threads", "processes", "shm")
 SHM = Path("/dev/shm")
