@@ -227,8 +227,8 @@ with Pipeline(model="echo") as pipeline:
     future = pipeline.submit_items(None)
     os.kill(pipeline.engine_pid, signal.SIGCONT)
     future.result()
-    report(pipeline)
     try:
+        report(pipeline)  # from here on the signal may come
         signal.pause()
     finally:
         pipeline.close()
