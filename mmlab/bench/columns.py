@@ -31,18 +31,6 @@ def _stage(name: str, doc: str) -> Column:
     return Column(f"{name}_s", "float", f"seconds: {doc}", optional=True)
 
 
-STAGES = (
-    "processor",
-    "encode",
-    "transport",
-    "decode",
-    "reduce",
-    "h2d",
-    "encoder",
-    "prefill",
-    "decode_tokens",
-)  # in the order of the journey; each has a column `<stage>_s`
-
 _WHICH = (
     Column("schema", "int", "version of these columns"),
     Column("run_id", "str", "the run that a row belongs to"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from mmlab.bench.columns import STAGES
+from mmlab.pipeline.messages import STAGES
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import torch
 
 from mmlab.bench import workloads
-from mmlab.bench.columns import STAGES
 from mmlab.bench.events import Event, Progress, Result, Row
 from mmlab.bench.images import Photographs, Pixels
 from mmlab.bench.sending import Sender, answer, check_arrival
@@ -23,6 +22,7 @@ from mmlab.bench.spec import TrialSpec
 from mmlab.bench.workloads import Request
 from mmlab.measure.clocks import now
 from mmlab.pipeline import Pipeline, Reply
+from mmlab.pipeline.messages import STAGES
 from mmlab.strategies import resolve
 
 

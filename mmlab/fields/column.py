@@ -8,6 +8,7 @@ of items that have the same keys: a small table with one column per key.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -32,9 +33,9 @@ class Parts(Sequence[Value]):
 
     __slots__ = ()
 
+    @abstractmethod
     def kinds(self) -> list[object]:
         """What `kind_of` says of every part."""
-        raise NotImplementedError
 
 
 def kind_of(value: Value) -> object:

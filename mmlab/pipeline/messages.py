@@ -27,7 +27,7 @@ STAGES = (
     "encoder",
     "prefill",
     "decode_tokens",
-)
+)  # of a request, in the order of the journey: the keys of `Reply.timings`
 
 
 class Kind(enum.IntEnum):

@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from mmlab.bench.columns import STAGES
 from mmlab.bench.summary import DELIVERY
 from mmlab.measure.clocks import seconds_text
+from mmlab.pipeline.messages import STAGES
 from mmlab.plots import rows as r
 from mmlab.plots import style
 

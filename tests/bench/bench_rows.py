@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mmlab.bench.columns import STAGES
 from mmlab.bench.results import Row, environment_columns
 from mmlab.measure import environment
+from mmlab.pipeline.messages import STAGES
 
 
 def result_row(**changes: object) -> Row:

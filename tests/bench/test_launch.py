@@ -11,27 +11,18 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from processes import engines_below
 
 from mmlab.bench import events
-from mmlab.bench.columns import STAGES
 from mmlab.bench.events import Progress, TrialError
 from mmlab.bench.launch import launch
 from mmlab.bench.spec import RunSettings, TrialSpec, decode_spec
 from mmlab.errors import EngineError, UsageError
+from mmlab.pipeline.messages import STAGES
 
 pytestmark = pytest.mark.timeout(120)  # each trial imports torch twice, in fresh processes
 
 ECHO = TrialSpec(strategy="msgpack", workload="single", model="echo", image_size=64)
-
-
-def descendants() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
-
-
-def engine_of_trial() -> psutil.Process:
-    """The engine below the trial that is running now."""
-    (trial,) = [p for p in descendants() if "mmlab.bench.trial" in " ".join(p.cmdline())]
-    return max(trial.children(), key=lambda p: p.memory_info().rss)
 
 
 def test_a_spec_survives_the_way_to_another_process() -> None:
@@ -106,7 +97,8 @@ def test_a_wrong_spec_is_told_in_one_line() -> None:
 def test_an_engine_that_is_killed_is_an_error_with_its_exit_code_and_no_peak_of_zero() -> None:
     def kill(progress: Progress) -> None:
         if progress.text.startswith("memory"):
-            engine_of_trial().kill()
+            (engine,) = engines_below(os.getpid())
+            engine.kill()
 
     spec = msgspec.structs.replace(ECHO, kind="memory", workload="doc-mix", scale=0.25)
     outcome = launch(spec, on_progress=kill)
@@ -147,7 +139,7 @@ def test_a_trial_that_takes_too_long_is_ended() -> None:
     outcome = launch(ECHO, timeout_s=0.5)
     assert isinstance(outcome.error, TrialError)
     assert "did not end within" in str(outcome.error)
-    assert not descendants()
+    assert not psutil.Process().children(recursive=True)
 
 
 def test_a_trial_outlives_nobody(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+from processes import engines_below
 
 from mmlab.bench import results
 
@@ -19,11 +21,18 @@ pytestmark = pytest.mark.timeout(180)
 SMALL = ["--model", "echo", "--workload", "single", "--strategies", "msgpack"]
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+@contextmanager
+def start(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The job, which is interrupted where the test fails before it has ended."""
     command = [sys.executable, "-m", "mmlab.cli", "run", *SMALL, *arguments]
-    return subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True) as job:
+        try:
+            yield job
+        finally:
+            if job.poll() is None:
+                job.send_signal(signal.SIGINT)
+                job.communicate(timeout=60)
 
 
 def test_it_leaves_everything_and_prints_json_alone(tmp_path: Path) -> None:
@@ -36,7 +45,8 @@ def test_it_leaves_everything_and_prints_json_alone(tmp_path: Path) -> None:
     for path in _shipped_paths()[:3]:
         (images / path.name).write_bytes(path.read_bytes())
     arguments = ["--repeats", "1", "--images", "in/pages", "--json", "--out", "results here"]
-    stdout, stderr = (job := start(tmp_path, *arguments)).communicate()
+    with start(tmp_path, *arguments) as job:
+        stdout, stderr = job.communicate()
     assert job.returncode == 0, stderr
     summary = json.loads(stdout)  # and nothing else
     folder = Path(summary["folder"])
@@ -54,23 +64,18 @@ def test_it_leaves_everything_and_prints_json_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def engines(job: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The processes below the trial that is running."""
-    family = psutil.Process(job.pid).children(recursive=True)
-    trials = [p for p in family if "mmlab.bench.trial" in " ".join(p.cmdline())]
-    return [child for trial in trials for child in trial.children()]
+def wait_for(job: subprocess.Popen[str], text: str) -> None:
+    assert job.stderr is not None
+    assert any(text in line for line in job.stderr), f"the job ended without {text!r}"
 
 
 def test_an_engine_that_dies_is_said_with_its_exit_code(tmp_path: Path) -> None:
-    job = start(tmp_path, "--repeats", "1", "--no-memory")
-    assert job.stderr is not None
-    for line in job.stderr:
-        if "trial 1 of 1" in line:
-            break
-    while not (found := engines(job)):
-        assert job.poll() is None
-    found[0].kill()
-    stdout, stderr = job.communicate()
+    with start(tmp_path, "--repeats", "1", "--no-memory") as job:
+        wait_for(job, "trial 1 of 1")
+        while not (found := engines_below(job.pid)):
+            assert job.poll() is None
+        found[0].kill()
+        stdout, stderr = job.communicate()
     assert job.returncode == 1
     assert stdout == ""
     last = stderr.splitlines()[-1]
@@ -80,14 +85,11 @@ def test_an_engine_that_dies_is_said_with_its_exit_code(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_was_finished_and_leaves_nobody_behind(tmp_path: Path) -> None:
-    job = start(tmp_path, "--repeats", "50", "--no-memory")
-    assert job.stderr is not None
-    for line in job.stderr:
-        if "trial 2 of 50" in line:
-            break
-    family = psutil.Process(job.pid).children(recursive=True)
-    os.kill(job.pid, signal.SIGINT)
-    _, stderr = job.communicate(timeout=60)
+    with start(tmp_path, "--repeats", "50", "--no-memory") as job:
+        wait_for(job, "trial 2 of 50")
+        family = psutil.Process(job.pid).children(recursive=True)
+        job.send_signal(signal.SIGINT)
+        _, stderr = job.communicate(timeout=60)
     assert job.returncode == 130, stderr
     assert stderr.splitlines()[-1] == "mmlab: interrupted"
     _, alive = psutil.wait_procs(family, timeout=10)

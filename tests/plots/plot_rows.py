@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from mmlab.bench import columns
-from mmlab.bench.columns import MEMORY, RESULTS, STAGES
+from mmlab.bench.columns import MEMORY, RESULTS
+from mmlab.pipeline.messages import STAGES
 
 ENVIRONMENT = {
     "env_time": "2026-11-30T20:15:00+00:00",
