@@ -20,6 +20,7 @@ from mmlab.fields.items import KwargsItem, KwargsItems
 from mmlab.wire.columns import pack_item, pack_items
 from mmlab.wire.envelope import (
     ALIGN,
+    LAYOUT,
     MAGIC,
     MAX_HEADER,
     PLAIN,
@@ -27,11 +28,10 @@ from mmlab.wire.envelope import (
     SIZE,
     VERSION,
     Buffer,
-    pack_envelope,
 )
-from mmlab.wire.payload import FIRST, MAX_NDIM, PACK_LIMIT, Entry, Ext, Payload, check, check_span
-from mmlab.wire.piece import small_bytes, tensor_view
-from mmlab.wire.sink import PAD, FrameSink, PayloadSink, Place
+from mmlab.wire.payload import FIRST, Ext, Payload, shape_of, tensor_piece
+from mmlab.wire.piece import Piece, own_view
+from mmlab.wire.sink import PAD, FrameSink, PayloadSink, Place, packed
 from mmlab.wire.table import pack_record, pack_table
 from mmlab.wire.unsupported import Unsupported, locate, misfit
 from mmlab.wire.values import encode_plain, pack
@@ -46,8 +46,9 @@ EXT_ITEM: Final = 4  # msgpack of one item
 _MAX_BODY: Final = MAX_HEADER - SIZE
 
 _encode = msgspec.msgpack.encode
+_encode_text = msgspec.msgpack.Encoder().encode  # raises on the first tensor
 _MSGSPEC_RAISES: Final = (
-    *(msgspec.MsgspecError, TypeError, ValueError, ArithmeticError, RuntimeError),
+    *(msgspec.MsgspecError, TypeError, ValueError, ArithmeticError, RuntimeError, struct.error),
 )
 
 
@@ -61,6 +62,7 @@ class Encoder:
         if size_threshold is not None and size_threshold < 0:
             raise ValueError(f"size_threshold is {size_threshold}, wanted 0 or more, or None")
         self.size_threshold = size_threshold
+        self._text = False  # a guess that only costs time where it is wrong
 
     def encode(
         self, obj: object, *, kind: int = 0, request_id: int = 0, sink: PayloadSink | None = None
@@ -70,6 +72,15 @@ class Encoder:
         Raises EncodeError naming path and type where something cannot be carried; nothing of the
         message exists then. `sink` takes the payload where it is not to go into frames.
         """
+        if self._text:  # the last message had no tensors: most often this one has none either
+            try:
+                body = _encode_text(obj)
+                if len(body) <= _MAX_BODY:
+                    if not kind and not request_id:
+                        return [PLAIN_0 + body]
+                    return [PLAIN.pack(MAGIC, VERSION, kind, 0, request_id) + body]
+            except _MSGSPEC_RAISES:
+                self._text = False
         call = _Call()
         try:
             body = _encode(obj, enc_hook=call.hook)
@@ -77,8 +88,7 @@ class Encoder:
             if found is None:
                 if len(body) > _MAX_BODY:
                     raise EncodeError(_too_long(len(body)))
-                if kind == 0 == request_id:
-                    return [PLAIN_0 + body]
+                self._text = True
                 return [PLAIN.pack(MAGIC, VERSION, kind, 0, request_id) + body]
             if sink is None:
                 one: object = found
@@ -87,7 +97,7 @@ class Encoder:
                 if type(one) is torch.Tensor:
                     return self._finish_one(body, one, kind, request_id)
                 sink = FrameSink()
-            return self._finish(body, call.start().entries(), kind, request_id, sink)
+            return self._finish(body, call.start().pieces(), kind, request_id, sink)
         except Unsupported as error:
             raise EncodeError(_message(obj, error)) from None
         except EncodeError:
@@ -100,61 +110,60 @@ class Encoder:
             raise EncodeError(_reason(obj, error)) from error
 
     def _finish(
-        self, body: bytes, entries: list[Entry], kind: int, request_id: int, sink: PayloadSink
+        self, body: bytes, pieces: list[Piece], kind: int, request_id: int, sink: PayloadSink
     ) -> list[Buffer]:
         limit = self.size_threshold
         places: list[Place] = []
-        inline: list[Buffer] = []
+        inline: list[Piece] = []
         outside: list[int] = []
         size = 0
-        for i, entry in enumerate(entries):
+        for i, piece in enumerate(pieces):
+            nbytes = piece.nbytes
             places.append((0, size))
-            piece = entry.piece
-            if piece is not None:
-                nbytes = piece.nbytes * entry.count
-                if limit is None or nbytes < limit:
-                    inline += (piece.view(), PAD[nbytes % ALIGN])
-                    size += -(-nbytes // ALIGN) * ALIGN
-                else:
-                    outside.append(i)
-        if outside:
-            chosen = [piece for i in outside if (piece := entries[i].piece) is not None]
-            for i, place in zip(outside, sink.place(chosen), strict=True):
+            if not nbytes:
+                continue
+            if limit is None or nbytes < limit:
+                inline.append(piece)
+                size += (nbytes + 63) & -ALIGN
+            else:
+                outside.append(i)
+        if len(outside) == len(pieces):
+            places = sink.place(pieces)
+        elif outside:
+            chosen = sink.place([pieces[i] for i in outside])
+            for i, place in zip(outside, chosen, strict=True):
                 places[i] = place
-        table = pack_table(entries, places)
-        envelope = _envelope(kind, request_id, body, table, size)
+        table = pack_table(pieces, places)
+        header = _envelope(kind, request_id, body, table, size)
         if not size:
-            return [b"".join((envelope, body, table)), *sink.frames]
-        pad = PAD[(SIZE + len(body) + len(table)) % ALIGN]
-        return [b"".join((envelope, body, table, pad, *inline)), *sink.frames]
+            return [header, *sink.frames]
+        return [b"".join((header, PAD[len(header) % ALIGN], packed(inline, size))), *sink.frames]
 
     def _finish_one(self, body: bytes, t: torch.Tensor, kind: int, request_id: int) -> list[Buffer]:
         """The message of exactly one tensor, which is the most common one."""
-        code = CODE_OF_TORCH.get(t.dtype)
-        if code is None or not t.is_cpu or t.layout is not torch.strided or t.is_nested:
-            check(t)
-            raise AssertionError("check() let an unknown tensor pass")
-        shape, nbytes, limit = t.shape, t.nbytes, self.size_threshold
-        if len(shape) > MAX_NDIM:
-            check(t)
-        if not nbytes:
-            check_span(t)
-        inline = limit is None or nbytes < limit or not nbytes
-        table = pack_record(code, shape, 1, 0 if inline else 1, 0)
-        size = -(-nbytes // ALIGN) * ALIGN if inline else 0
-        envelope = _envelope(kind, request_id, body, table, size)
-        if not size:
-            frame0 = b"".join((envelope, body, table))
-            return [frame0] if inline else [frame0, tensor_view(t)]
-        data = tensor_view(t) if nbytes >= PACK_LIMIT else small_bytes(t, nbytes)
-        pad = PAD[(SIZE + len(body) + len(table)) % ALIGN]
-        return [b"".join((envelope, body, table, pad, data, PAD[nbytes % ALIGN]))]
+        limit = self.size_threshold
+        if limit is not None and t.layout is torch.strided and t.nbytes >= limit:
+            view = own_view(t)
+            if view:
+                table = pack_record(CODE_OF_TORCH[t.dtype], t.shape, 1, 1, 0)
+                return [_envelope(kind, request_id, body, table, 0), view]
+        piece = tensor_piece(t, t.dtype, shape_of(t))
+        nbytes = piece.nbytes
+        if nbytes and (limit is None or nbytes < limit):
+            table = pack_record(piece.code, piece.shape, 1, 0, 0)
+            header = _envelope(kind, request_id, body, table, (nbytes + 63) & -ALIGN)
+            data, pad = piece.view(), PAD[len(header) % ALIGN]
+            return [b"".join((header, pad, data, PAD[nbytes % ALIGN]))]
+        return self._finish(body, [piece], kind, request_id, FrameSink())
 
 
 def _envelope(kind: int, request_id: int, body: bytes, table: bytes, inline: int) -> bytes:
-    if SIZE + len(body) + len(table) > MAX_HEADER:
-        raise EncodeError(_too_long(SIZE + len(body) + len(table)))
-    return pack_envelope(kind, request_id, len(body), len(table), inline)
+    """Envelope, body and table."""
+    nbody, ntable = len(body), len(table)
+    if SIZE + nbody + ntable > MAX_HEADER:
+        raise EncodeError(_too_long(SIZE + nbody + ntable))
+    head = LAYOUT.pack(MAGIC, VERSION, kind, 0, request_id, nbody, ntable, inline)
+    return b"".join((head, body, table))
 
 
 class _Call:
@@ -180,7 +189,7 @@ class _Call:
             self.found = value
             return FIRST
         payload = found if type(found) is Payload else self.start()
-        if isinstance(value, (torch.Tensor, np.ndarray)):
+        if type(value) is torch.Tensor or isinstance(value, (torch.Tensor, np.ndarray)):
             return payload.reference(value)
         if isinstance(value, KwargsItems):
             if type(value) is not KwargsItems or value.foreign is not None:

@@ -40,11 +40,6 @@ class Envelope(NamedTuple):
     inline: int
 
 
-def pack_envelope(kind: int, request_id: int, body: int, table: int = 0, inline: int = 0) -> bytes:
-    """The 32 bytes for a message of `kind` (0 to 255) and `request_id` (0 to 2**64 - 1)."""
-    return LAYOUT.pack(MAGIC, VERSION, kind, 0, request_id, body, table, inline)
-
-
 def read_envelope(frame0: Buffer) -> Envelope:
     """Kind and request id of a message; WireError if these are not mmlab's bytes or version."""
     try:

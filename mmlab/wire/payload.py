@@ -1,8 +1,8 @@
 """Payload: the tensors of one message, collected while its body is encoded.
 
 The body refers to a tensor by its number alone. What lies where is decided afterwards, for all of
-them at once: consecutive small tensors of one dtype and shape become one entry of the table and
-one `torch.stack`; a large tensor is an entry of its own, sent from where it lies.
+them at once: consecutive small tensors of one dtype and shape become one record of the table and
+one `torch.stack`; a large tensor is a record of its own, sent from where it lies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ import numpy as np
 import torch
 
 from mmlab.dtypes import CODE_OF_NUMPY, CODE_OF_TORCH
-from mmlab.wire.piece import Piece, array_view, dense_view, own_view, parts_view
+from mmlab.wire.piece import (
+    Piece,
+    array_view,
+    dense_address,
+    dense_view,
+    own_view,
+    parts_view,
+)
 from mmlab.wire.unsupported import Unsupported
 
 PACK_LIMIT: Final = (
@@ -33,19 +40,9 @@ WIDE: Final = 1 << 63  # added to numbers inside values, where msgpack writes sm
 
 Ext = msgspec.msgpack.Ext
 _NUMBER: Final = Struct("<Q").pack
-FIRST: Final = Ext(EXT_TENSOR, _NUMBER(0))  # what the first tensor of a message is referred to by
-
-
-class Entry:
-    """`count` tensors of one dtype and shape behind each other: one record of the table."""
-
-    __slots__ = ("code", "count", "piece", "shape")
-
-    def __init__(self, code: int, shape: Sequence[int], piece: Piece | None) -> None:
-        self.code = code
-        self.shape = shape
-        self.count = 1
-        self.piece = piece  # None: empty tensors
+_FEW: Final = 256
+_REFERENCES: Final = [Ext(EXT_TENSOR, _NUMBER(n)) for n in range(_FEW)]
+FIRST: Final = _REFERENCES[0]  # what the first tensor of a message is referred to by
 
 
 class Payload:
@@ -54,78 +51,92 @@ class Payload:
     __slots__ = ("_keep", "_memo", "values")
 
     def __init__(self) -> None:
-        self.values: list[torch.Tensor | np.ndarray | Entry] = []
+        self.values: list[torch.Tensor | np.ndarray | Piece] = []
         self._memo: dict[int, int] = {}
         self._keep: list[object] = []  # what `_memo` knows by id and `values` does not hold
 
     def number(self, value: torch.Tensor | np.ndarray) -> int:
         """Register a tensor or array and give its number; the same object is sent once."""
-        number = self._memo.get(id(value))
-        if number is None:
-            number = self._memo[id(value)] = len(self.values)
+        values = self.values
+        new = len(values)
+        number = self._memo.setdefault(id(value), new)
+        if number == new:
             if isinstance(value, torch.Tensor) and type(value) is not torch.Tensor:
                 self._keep.append(value)
                 value = plain(value)
-            self.values.append(value)
+            values.append(value)
         return number
 
     def reference(self, value: torch.Tensor | np.ndarray) -> Ext:
         """The same, as the body refers to it outside kwargs items."""
-        return Ext(EXT_TENSOR, _NUMBER(self.number(value)))
+        number = self.number(value)
+        return _REFERENCES[number] if number < _FEW else Ext(EXT_TENSOR, _NUMBER(number))
 
     def number_of_parts(self, tensors: Sequence[torch.Tensor], shape: Sequence[int]) -> int:
         """One tensor of `shape` whose bytes are those of `tensors` behind each other."""
         for t in tensors:
             check(t)
         nbytes = sum(t.nbytes for t in tensors)
-        piece = Piece(nbytes, parts_view(tensors, nbytes)) if nbytes else None
-        self.values.append(Entry(CODE_OF_TORCH[tensors[0].dtype], shape, piece))
+        data = parts_view(tensors, nbytes) if nbytes else None
+        self.values.append(Piece(CODE_OF_TORCH[tensors[0].dtype], shape, nbytes, data))
         return len(self.values) - 1
 
-    def entries(self) -> list[Entry]:
+    def pieces(self) -> list[Piece]:
         """The records of the table, in the order of the numbers."""
-        entries: list[Entry] = []
-        last: torch.dtype | None = None  # of the run of small tensors that may go on
+        pieces: list[Piece] = []
+        rows: list[torch.Tensor] = []  # of the run of small tensors that may go on
+        last: torch.dtype | None = None
         for value in self.values:
             if type(value) is torch.Tensor:
-                dtype, shape = value.dtype, _shape(value)
-                if dtype is last and shape == entries[-1].shape:
-                    if not value.is_cpu:
-                        check(value)
-                    piece = entries[-1].piece
-                    assert piece is not None and piece.rows is not None
-                    entries[-1].count += 1
-                    piece.rows.append(value)
+                dtype, shape = value.dtype, shape_of(value)
+                if dtype is last and shape == pieces[-1].shape and value.is_cpu:
+                    rows.append(value)
                     continue
-                code = CODE_OF_TORCH.get(dtype)
-                if (
-                    code is None
-                    or not value.is_cpu
-                    or value.layout is not torch.strided
-                    or len(shape) > MAX_NDIM
-                ):
-                    check(value)
-                    raise AssertionError("check() let an unknown tensor pass")
-                last, nbytes = None, value.nbytes
-                if nbytes >= PACK_LIMIT:
-                    view = own_view(value)
-                    piece = Piece(nbytes, *(dense_view(value) if view is None else (view, value)))
-                    entries.append(Entry(code, shape, piece))
-                elif nbytes:
-                    piece = Piece(nbytes, None)
-                    piece.rows = [value]
-                    last = dtype if len(shape) <= RUN_NDIM else None
-                    entries.append(Entry(code, shape, piece))
-                else:
-                    check_span(value)
-                    entries.append(Entry(code, shape, None))
+                if last is not None:
+                    _end_run(pieces[-1], rows)
+                    last = None
+                piece = tensor_piece(value, dtype, shape)
+                if piece.rows is not None and len(shape) <= RUN_NDIM:
+                    last, rows = dtype, piece.rows
+                pieces.append(piece)
             else:
-                last = None
-                entries.append(value if isinstance(value, Entry) else _array_entry(value))
-        return entries
+                if last is not None:
+                    _end_run(pieces[-1], rows)
+                    last = None
+                pieces.append(value if type(value) is Piece else _array_piece(value))
+        if last is not None:
+            _end_run(pieces[-1], rows)
+        return pieces
 
 
-def _shape(t: torch.Tensor) -> torch.Size:
+def _end_run(piece: Piece, rows: list[torch.Tensor]) -> None:
+    count = len(rows)
+    if count > 1:
+        piece.count = count
+        piece.nbytes *= count
+        piece.address = 0
+
+
+def tensor_piece(t: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> Piece:
+    """The record of one tensor. Unsupported, with its reason, if it cannot be carried."""
+    code = CODE_OF_TORCH.get(dtype)
+    if code is None or not t.is_cpu or t.layout is not torch.strided or len(shape) > MAX_NDIM:
+        check(t)
+        raise AssertionError("check() let an unknown tensor pass")
+    nbytes = t.nbytes
+    if nbytes >= PACK_LIMIT:
+        view = own_view(t)
+        if view is None:
+            view, t = dense_view(t)
+        return Piece(code, shape, nbytes, view, t)
+    if nbytes:
+        return Piece(code, shape, nbytes, None, None, [t], dense_address(t))
+    check_span(t)
+    return Piece(code, shape, 0)
+
+
+def shape_of(t: torch.Tensor) -> torch.Size:
+    """Its shape; Unsupported for a nested tensor, which has none."""
     try:
         return t.shape
     except RuntimeError:  # a nested tensor has none
@@ -133,7 +144,7 @@ def _shape(t: torch.Tensor) -> torch.Size:
         raise
 
 
-def _array_entry(array: torch.Tensor | np.ndarray) -> Entry:
+def _array_piece(array: torch.Tensor | np.ndarray | Piece) -> Piece:
     """Any byte order and strides, numbers and booleans only."""
     assert isinstance(array, np.ndarray)
     code = CODE_OF_NUMPY.get(array.dtype)
@@ -146,8 +157,8 @@ def _array_entry(array: torch.Tensor | np.ndarray) -> Entry:
         )
     if not array.nbytes:
         check_span(array)
-        return Entry(code, array.shape, None)
-    return Entry(code, array.shape, Piece(array.nbytes, array_view(array)))
+        return Piece(code, array.shape, 0)
+    return Piece(code, array.shape, array.nbytes, array_view(array))
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:

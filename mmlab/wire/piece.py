@@ -1,4 +1,4 @@
-"""A piece: the bytes of one entry of the tensor table, wherever they lie.
+"""A piece: one record of the tensor table and its bytes, wherever they lie.
 
 `view()` gives them as one buffer (the memory itself where it is dense), `write` puts them into a
 given place; a sink uses whichever moves them once.
@@ -7,7 +7,7 @@ given place; a sink uses whichever moves them once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import memmove, string_at
+from ctypes import string_at
 from typing import Final
 
 import numpy as np
@@ -31,52 +31,56 @@ SEEN_AS: Final[dict[torch.dtype, torch.dtype | None]] = {
     for dtype in CODE_OF_TORCH
 }
 
+_address: Final = torch.Tensor.data_ptr
 FEW: Final = 16  # up to here copying one by one is faster than one torch.stack
 
 
 class Piece:
-    """One dense tensor or array (`dense`), or small tensors behind each other (`rows`)."""
+    """A record of the tensor table and its bytes: `count` tensors of one dtype and shape.
 
-    __slots__ = ("dense", "nbytes", "rows", "tensor")
+    The bytes are those of a large `tensor`, of small ones behind each other (`rows`), or `data`.
+    """
+
+    __slots__ = ("address", "code", "count", "data", "nbytes", "rows", "shape", "tensor")
 
     def __init__(
-        self, nbytes: int, dense: Buffer | None, tensor: torch.Tensor | None = None
+        self,
+        code: int,
+        shape: Sequence[int],
+        nbytes: int,
+        data: Buffer | None = None,
+        tensor: torch.Tensor | None = None,
+        rows: list[torch.Tensor] | None = None,
+        address: int = 0,
     ) -> None:
-        self.nbytes = nbytes  # of one row, where there are rows
-        self.dense = dense
-        self.tensor = tensor  # whose memory `dense` is
-        self.rows: list[torch.Tensor] | None = None if dense is not None else []
-
-    @property
-    def total(self) -> int:
-        """All bytes, those of every row."""
-        return self.nbytes if self.rows is None else self.nbytes * len(self.rows)
+        self.code = code
+        self.shape = shape
+        self.count = 1
+        self.nbytes = nbytes  # of all `count` together; 0: empty tensors
+        self.data = data
+        self.tensor = tensor  # whose memory `data` is
+        self.rows = rows
+        self.address = address  # of the bytes of the only row, where they lie behind each other
 
     def view(self) -> Buffer:
         """The bytes as one buffer that keeps their memory alive."""
-        if self.dense is None:
+        data = self.data
+        if data is None:
+            if self.address:
+                return string_at(self.address, self.nbytes)
             assert self.rows is not None
-            self.dense = _gather(self.rows, self.nbytes)
-        return self.dense
+            data = self.data = rows_view(self.rows, self.nbytes)
+        return data
 
     def write(self, out: memoryview) -> None:
         """Copy the bytes to the beginning of `out`."""
-        self.write_at(out, torch.frombuffer(out, dtype=torch.uint8).data_ptr(), 0)
-
-    def write_at(self, out: memoryview, address: int, offset: int) -> None:
-        """Copy the bytes to `out[offset:]`; `address` is where `out` begins."""
         rows = self.rows
-        if self.dense is None and rows is not None:
-            if len(rows) == 1 and _is_dense(rows[0]):
-                memmove(address + offset, rows[0].data_ptr(), self.nbytes)
-                return
-            if len(rows) >= FEW:
-                first = copyable(rows[0])
-                count = len(rows) * first.numel()
-                flat = torch.frombuffer(out, dtype=first.dtype, count=count, offset=offset)
-                _write_parts(rows, flat)
-                return
-        out[offset : offset + self.total] = self.view()
+        if rows is None or len(rows) < FEW:
+            out[: self.nbytes] = self.view()
+        else:
+            first = copyable(rows[0])
+            flat = torch.frombuffer(out, dtype=first.dtype, count=len(rows) * first.numel())
+            _write_rows(rows, flat)
 
 
 def tensor_view(t: torch.Tensor) -> Buffer:
@@ -93,7 +97,7 @@ def own_view(t: torch.Tensor) -> Buffer | None:
         seen = SEEN_AS[t.dtype]
         view: memoryview = (t if seen is None else t.view(seen)).numpy().data
         return view.cast("B") if t.data_ptr() else None
-    except (RuntimeError, TypeError, ValueError):
+    except (RuntimeError, TypeError, ValueError, KeyError):
         return None
 
 
@@ -107,9 +111,12 @@ def parts_view(tensors: Sequence[torch.Tensor], nbytes: int) -> Buffer:
     """The bytes of tensors of one dtype behind each other."""
     if len(tensors) < FEW:
         return b"".join([small_bytes(t, t.nbytes) for t in tensors if t.nbytes])
-    first = copyable(tensors[0])
-    flat = torch.empty(nbytes // first.dtype.itemsize, dtype=first.dtype)
-    _write_parts(tensors, flat)
+    first = tensors[0]
+    if all(t.shape == first.shape for t in tensors):
+        return rows_view(tensors, nbytes)
+    flat = torch.empty(nbytes // first.dtype.itemsize, dtype=copyable(first).dtype)
+    with torch.no_grad():
+        torch.cat([t.reshape(-1) for t in _copyable(tensors)], out=flat)
     view: memoryview = flat.view(torch.uint8).numpy().data
     return view
 
@@ -121,36 +128,46 @@ def array_view(array: np.ndarray) -> Buffer:
     return array.tobytes()
 
 
-def _gather(rows: list[torch.Tensor], nbytes: int) -> Buffer:
+def rows_view(rows: Sequence[torch.Tensor], nbytes: int) -> Buffer:
+    """The bytes of tensors of one dtype and shape behind each other, `nbytes` in all."""
     if len(rows) < FEW:
-        return b"".join([small_bytes(row, nbytes) for row in rows])
-    return parts_view(rows, nbytes * len(rows))
+        each = nbytes // len(rows)
+        return b"".join([small_bytes(row, each) for row in rows])
+    first = copyable(rows[0])
+    flat = torch.empty(nbytes // first.dtype.itemsize, dtype=first.dtype)
+    _write_rows(rows, flat)
+    view: memoryview = flat.view(torch.uint8).numpy().data
+    return view
 
 
 def small_bytes(t: torch.Tensor, nbytes: int) -> bytes:
     """A copy of a small tensor's bytes."""
-    if _is_dense(t):
-        return string_at(t.data_ptr(), nbytes)
+    if address := dense_address(t):
+        return string_at(address, nbytes)
     t = dense(t)  # named, so that it lives while its bytes are read
     return string_at(t.data_ptr(), nbytes)
 
 
-def _is_dense(t: torch.Tensor) -> bool:
-    conjugated = t.dtype.is_complex and t.is_conj()
-    return t.is_contiguous() and not conjugated and not t.is_neg() and bool(t.data_ptr())
+def dense_address(t: torch.Tensor) -> int:
+    """Where the bytes lie if they lie behind each other as they are meant, else 0."""
+    if not t.is_contiguous() or t.is_neg() or (t.dtype.is_complex and t.is_conj()):
+        return 0
+    return t.data_ptr()
 
 
-def _write_parts(tensors: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
-    if not all(map(torch.Tensor.data_ptr, tensors)):  # empty, or all zeros, or freed
-        tensors = [dense(t) for t in tensors]
-    first = copyable(tensors[0])
-    if first is not tensors[0]:
-        tensors = [copyable(t) for t in tensors]
+def _write_rows(rows: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
+    tensors = _copyable(rows)
     with torch.no_grad():
-        if all(t.shape == first.shape for t in tensors):
-            torch.stack(tuple(tensors), out=flat.view(len(tensors), *first.shape))
-        else:
-            torch.cat([t.reshape(-1) for t in tensors], out=flat)
+        torch.stack(tensors, out=flat.view(len(tensors), *tensors[0].shape))
+
+
+def _copyable(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The same values in memory that torch can copy from."""
+    if not all(map(_address, tensors)):  # empty, or all zeros, or freed
+        tensors = [dense(t) for t in tensors]
+    if copyable(tensors[0]) is not tensors[0]:
+        tensors = [copyable(t) for t in tensors]
+    return list(tensors)
 
 
 def dense(t: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,8 @@ so a new transport changes neither the body nor the table of a message.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ctypes import addressof, c_char, memmove
+from itertools import pairwise
 from typing import Final, Protocol
 
 import torch
@@ -40,26 +42,21 @@ class FrameSink:
         self.frames: list[Buffer] = []
 
     def place(self, pieces: Sequence[Piece]) -> list[Place]:
-        if len(pieces) == 1:
-            self.frames.append(pieces[0].view())
-            return [(1, 0)]
         places: list[Place] = []
         small: list[int] = []
-        storages: set[int] = set()
+        spans: list[tuple[int, int]] = []
         frames = self.frames
         for i, piece in enumerate(pieces):
             tensor = piece.tensor
             if tensor is not None:
-                storages.add(tensor.untyped_storage().data_ptr())
-            elif piece.total < PACK_LIMIT:
+                spans.append((tensor.data_ptr(), piece.nbytes))
+            elif piece.nbytes < PACK_LIMIT and len(pieces) > 1:
                 places.append((0, 0))
                 small.append(i)
                 continue
-            else:
-                storages.add(-i)
             frames.append(piece.view())
             places.append((len(frames), 0))
-        if len(storages) + len(small) < len(pieces):  # some share a storage
+        if len(spans) > 1 and _touch(spans):
             self._merge_all(pieces, places, [i for i, place in enumerate(places) if place[0]])
         if small:
             self._pack(pieces, places, small)
@@ -93,30 +90,39 @@ class FrameSink:
 
     def _pack(self, pieces: Sequence[Piece], places: list[Place], small: list[int]) -> None:
         """Frames of small pieces, each at a multiple of 64 bytes."""
-        begun = size = 0
+        frame, begun, size = len(self.frames) + 1, 0, 0
         for n, i in enumerate(small):
             if size >= MAX_PACKED:
-                self._fill(pieces, places, small[begun:n], size)
-                begun, size = n, 0
-            places[i] = (len(self.frames) + 1, size)
-            size += -(-pieces[i].total // ALIGN) * ALIGN
-        self._fill(pieces, places, small[begun:], size)
+                self.frames.append(packed([pieces[k] for k in small[begun:n]], size))
+                frame, begun, size = frame + 1, n, 0
+            places[i] = (frame, size)
+            size += (pieces[i].nbytes + 63) & -ALIGN
+        self.frames.append(packed([pieces[k] for k in small[begun:]], size))
 
-    def _fill(
-        self, pieces: Sequence[Piece], places: list[Place], which: list[int], size: int
-    ) -> None:
-        """One frame of `size` bytes; what lies between the pieces is zero."""
-        if len(which) < FEW:
-            parts: list[Buffer] = []
-            for i in which:
-                parts += (pieces[i].view(), PAD[pieces[i].total % ALIGN])
-            self.frames.append(b"".join(parts))
-            return
-        frame = torch.zeros(size, dtype=torch.uint8)
-        out, address = frame.numpy().data, frame.data_ptr()
-        for i in which:
-            pieces[i].write_at(out, address, places[i][1])
-        self.frames.append(out)
+
+def packed(pieces: Sequence[Piece], size: int) -> Buffer:
+    """The bytes of all pieces, each at a multiple of 64; `size` bytes, zero between them."""
+    if len(pieces) < FEW:
+        parts: list[Buffer] = []
+        for piece in pieces:
+            parts += (piece.view(), PAD[piece.nbytes % ALIGN])
+        return b"".join(parts)
+    frame = bytearray(size)
+    start = at = addressof(c_char.from_buffer(frame))
+    for piece in pieces:
+        nbytes = piece.nbytes
+        if piece.address:
+            memmove(at, piece.address, nbytes)
+        else:
+            piece.write(memoryview(frame)[at - start :])
+        at += (nbytes + 63) & -ALIGN
+    return frame
+
+
+def _touch(spans: list[tuple[int, int]]) -> bool:
+    """Whether some of (address, size) overlap or follow each other, as parts of one storage do."""
+    spans.sort()
+    return any(at + size >= after for (at, size), (after, _) in pairwise(spans))
 
 
 def _tensor(piece: Piece) -> torch.Tensor:

@@ -20,7 +20,8 @@ import torch
 from mmlab.dtypes import ITEMSIZE, NUMPY_OF, TORCH_OF, copyable, describe, empty
 from mmlab.errors import WireError
 from mmlab.wire.envelope import Buffer
-from mmlab.wire.payload import MAX_NDIM, MAX_SPAN, RUN_NDIM, Entry
+from mmlab.wire.payload import MAX_NDIM, MAX_SPAN, RUN_NDIM
+from mmlab.wire.piece import Piece
 from mmlab.wire.sink import Place
 
 _LAYOUT: Final = [struct.Struct(f"<BBHIQI{n}Q") for n in range(MAX_NDIM + 1)]
@@ -35,13 +36,13 @@ def pack_record(code: int, shape: Sequence[int], count: int, frame: int, offset:
     return _LAYOUT[len(shape)].pack(code, len(shape), 0, frame, offset, count, *shape)
 
 
-def pack_table(entries: Sequence[Entry], places: Sequence[Place]) -> bytes:
-    """Entries and where their pieces went -> bytes."""
+def pack_table(pieces: Sequence[Piece], places: Sequence[Place]) -> bytes:
+    """Pieces and where they went -> bytes."""
     out = []
-    for i, entry in enumerate(entries):
-        shape = entry.shape
-        ndim = len(shape)
-        out.append(_LAYOUT[ndim].pack(entry.code, ndim, 0, *places[i], entry.count, *shape))
+    for piece, (frame, offset) in zip(pieces, places, strict=True):
+        shape = piece.shape
+        n = len(shape)
+        out.append(_LAYOUT[n].pack(piece.code, n, 0, frame, offset, piece.count, *shape))
     return b"".join(out)
 
 

@@ -167,7 +167,7 @@ class Shelf:
         for piece in pieces:
             piece.write(memoryview(self.store)[at:])
             places.append((1, at))
-            at += -(-piece.total // 64) * 64
+            at += -(-piece.nbytes // 64) * 64
         return places
 
 
