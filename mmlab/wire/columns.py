@@ -132,7 +132,7 @@ def _whole(field: Field, parts: list[torch.Tensor], payload: Payload) -> object 
     """The reference to one tensor with all parts, if they form one or are small; else None."""
     first = parts[0]
     dtype, largest = first.dtype, 0
-    if len(parts) == 1:
+    if len(parts) == 1 or _apart(field, first, parts[1]):
         return None
     for part in parts:
         if not part.is_cpu or part.layout is not torch.strided or part.dtype is not dtype:
@@ -164,6 +164,14 @@ def _whole(field: Field, parts: list[torch.Tensor], payload: Payload) -> object 
     if not joinable or len(set(map(id, parts))) < len(parts):
         return None
     return [TENSOR, payload.number_of_parts(parts, whole_shape) | WIDE]
+
+
+def _apart(field: Field, a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two large neighbours cannot be parts of one tensor: found without looking further."""
+    nbytes = a.nbytes
+    if nbytes < PACK_LIMIT or (isinstance(field, FlatField) and field.dim):
+        return False
+    return bool(a.is_contiguous()) and b.data_ptr() != a.data_ptr() + nbytes
 
 
 def unpack_items(raw: memoryview, table: Table) -> KwargsItems:

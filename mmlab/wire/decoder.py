@@ -106,20 +106,20 @@ class Decoder:
         frame0 = memoryview(frames[0])
         if frame0.ndim != 1 or frame0.format != "B":
             frame0 = frame0.cast("B")
-        if len(frame0) < SIZE:
+        size = len(frame0)
+        if size < SIZE:
             read_envelope(frame0)
         magic, version, _, reserved, _, body, table, inline = LAYOUT.unpack_from(frame0)
         if magic != MAGIC or version != VERSION or reserved:
             read_envelope(frame0)
         if not body | table | inline:
-            body = len(frame0) - SIZE
+            body = size - SIZE
         if SCAN_FROM <= body <= MAX_HEADER:
             check_growth(bytes(frame0[SIZE : SIZE + body]))
         if table or inline or len(frames) > 1:
             made = self._table(body, table, inline, frame0, frames)
         else:
             made = None
-            size = len(frame0)
             if size != SIZE + body or size > MAX_HEADER or size > self.max_nbytes:
                 raise WireError(self._sizes(frame0, size))
         before = _current.table
@@ -166,7 +166,7 @@ def _ext_hook(code: int, data: memoryview) -> object:
             raise WireError("tensor reference in a message without a tensor table")
         if len(data) != 8:
             raise WireError(f"tensor reference of {len(data)} B, wanted 8")
-        return table.get(_NUMBER(data)[0])
+        return table.refer(_NUMBER(data)[0])
     if table is None:
         table = Table(b"", 0, 0, [_NOTHING], False, 0)
     if code == EXT_VALUE:

@@ -18,6 +18,7 @@ from mmlab.dtypes import CODE_OF_TORCH
 from mmlab.errors import EncodeError
 from mmlab.fields.items import KwargsItem, KwargsItems
 from mmlab.wire.columns import pack_item, pack_items
+from mmlab.wire.direct import lay_out
 from mmlab.wire.envelope import (
     ALIGN,
     LAYOUT,
@@ -96,6 +97,14 @@ class Encoder:
                     one = found.values[0]
                 if type(one) is torch.Tensor:
                     return self._finish_one(body, one, kind, request_id)
+                if self.size_threshold is not None and type(found) is Payload:
+                    made = lay_out(found.values, self.size_threshold)
+                    if made is not None:
+                        table, inline, frames = made
+                        header = _envelope(kind, request_id, body, table, len(inline))
+                        if inline:
+                            header = b"".join((header, PAD[len(header) % ALIGN], inline))
+                        return [header, *frames]
                 sink = FrameSink()
             return self._finish(body, call.start().pieces(), kind, request_id, sink)
         except Unsupported as error:

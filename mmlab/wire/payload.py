@@ -83,18 +83,29 @@ class Payload:
 
     def pieces(self) -> list[Piece]:
         """The records of the table, in the order of the numbers."""
+        try:
+            return self._pieces()
+        except RuntimeError:  # a nested tensor has no shape
+            for value in self.values:
+                if isinstance(value, torch.Tensor):
+                    check(value)
+            raise
+
+    def _pieces(self) -> list[Piece]:
         pieces: list[Piece] = []
         rows: list[torch.Tensor] = []  # of the run of small tensors that may go on
         last: torch.dtype | None = None
+        shape = torch.Size()
         for value in self.values:
             if type(value) is torch.Tensor:
-                dtype, shape = value.dtype, shape_of(value)
-                if dtype is last and shape == pieces[-1].shape and value.is_cpu:
+                dtype = value.dtype
+                if dtype is last and value.shape == shape and value.is_cpu:
                     rows.append(value)
                     continue
                 if last is not None:
                     _end_run(pieces[-1], rows)
                     last = None
+                shape = value.shape
                 piece = tensor_piece(value, dtype, shape)
                 if piece.rows is not None and len(shape) <= RUN_NDIM:
                     last, rows = dtype, piece.rows

@@ -20,12 +20,14 @@ import torch
 from mmlab.dtypes import ITEMSIZE, NUMPY_OF, TORCH_OF, copyable, describe, empty
 from mmlab.errors import WireError
 from mmlab.wire.envelope import Buffer
-from mmlab.wire.payload import MAX_NDIM, MAX_SPAN, RUN_NDIM
+from mmlab.wire.parse import Record, parse_many
+from mmlab.wire.payload import MAX_NDIM, RUN_NDIM, fits
 from mmlab.wire.piece import Piece
 from mmlab.wire.sink import Place
 
-_LAYOUT: Final = [struct.Struct(f"<BBHIQI{n}Q") for n in range(MAX_NDIM + 1)]
+RECORD: Final = [struct.Struct(f"<BBHIQI{n}Q") for n in range(MAX_NDIM + 1)]
 _HEAD: Final = 20
+AHEAD: Final = 64  # tensors made along with one
 _REF_NBYTES: Final = 10  # of one tensor reference in the body
 
 Made = torch.Tensor | np.ndarray
@@ -33,7 +35,7 @@ Made = torch.Tensor | np.ndarray
 
 def pack_record(code: int, shape: Sequence[int], count: int, frame: int, offset: int) -> bytes:
     """`count` tensors of `shape` from `offset` of `frame` on."""
-    return _LAYOUT[len(shape)].pack(code, len(shape), 0, frame, offset, count, *shape)
+    return RECORD[len(shape)].pack(code, len(shape), 0, frame, offset, count, *shape)
 
 
 def pack_table(pieces: Sequence[Piece], places: Sequence[Place]) -> bytes:
@@ -42,22 +44,27 @@ def pack_table(pieces: Sequence[Piece], places: Sequence[Place]) -> bytes:
     for piece, (frame, offset) in zip(pieces, places, strict=True):
         shape = piece.shape
         n = len(shape)
-        out.append(_LAYOUT[n].pack(piece.code, n, 0, frame, offset, piece.count, *shape))
+        out.append(RECORD[n].pack(piece.code, n, 0, frame, offset, piece.count, *shape))
     return b"".join(out)
 
 
-def _peek(raw: Buffer, at: int, end: int) -> tuple[int, tuple[int, ...], int, int, int]:
+def _peek(raw: Buffer, at: int, end: int) -> tuple[int, list[int], int, int, int]:
     """code, shape, count, frame, offset of a record that cannot be read, as far as it can be."""
     if at + _HEAD > end:
         raise WireError(f"table: {max(end - at, 0)} B left for a record of {_HEAD} B and more")
-    code, ndim, _, frame, offset, count = _LAYOUT[0].unpack_from(raw, at)
+    code, ndim, _, frame, offset, count = RECORD[0].unpack_from(raw, at)
     if ndim > MAX_NDIM or at + _HEAD + 8 * ndim > end:
         raise WireError(f"table: {ndim} dimensions in {end - at - _HEAD} B, at most {MAX_NDIM}")
-    return code, _LAYOUT[ndim].unpack_from(raw, at)[6:], count, frame, offset
+    return code, list(RECORD[ndim].unpack_from(raw, at)[6:]), count, frame, offset
 
 
-# code, shape, frame, offset, numel of one, number of the first, how many
-Record = tuple[int, tuple[int, ...], int, int, int, int, int]
+def _stride(shape: list[int]) -> tuple[int, ...]:
+    if len(shape) == 2:
+        return shape[1], 1
+    stride = [1]
+    for extent in shape[:0:-1]:
+        stride.append(stride[-1] * extent)
+    return tuple(stride[::-1]) if shape else ()
 
 
 def _copied(view: memoryview) -> memoryview:
@@ -69,9 +76,9 @@ def _copied(view: memoryview) -> memoryview:
 class Table:
     """The tensors of one received message: checked on arrival, made when they are asked for."""
 
-    __slots__ = (
-        *("_bases", "_copy", "_frames", "_made", "_owned", "_records", "_room", "_which", "size"),
-    )
+    _owned: frozenset[int] = frozenset()  # frames that are the table's own copies
+    _ahead = 0  # numbers below need not be made ahead
+    _which: list[int] | None = None  # number -> record, where that is not the same
 
     def __init__(
         self, raw: Buffer, at: int, end: int, frames: list[memoryview], copy: bool, body: int
@@ -81,44 +88,41 @@ class Table:
         self._copy = copy
         self._room = body // _REF_NBYTES  # tensors that may be made before they are asked for
         self._made: dict[int, Made] = {}
-        self._bases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
-        self._owned: set[int] = set()  # frames that are the table's own copies
-        self._which: list[int] | None = None  # number -> record, where that is not the same
-        self._records: list[Record] = []
-        size = 0
+        self._bases: dict[tuple[int, int], torch.Tensor] = {}  # by frame and code
+        records = self._records = parse_many(raw, at, end, frames)
+        size = len(records)
+        if size:
+            at = end
         while at < end:
             try:
                 ndim = raw[at + 1]
-                record = _LAYOUT[ndim].unpack_from(raw, at)
-                code, _, zero, frame, offset, count = record[:6]
-                shape = record[6:]
+                code, _, zero, frame, offset, count, *shape = RECORD[ndim].unpack_from(raw, at)
                 itemsize = ITEMSIZE[code]
                 numel = prod(shape)
                 at += _HEAD + 8 * ndim
                 if (
                     offset + numel * count * itemsize > len(frames[frame])
-                    or (numel or prod([n or 1 for n in shape])) * itemsize > MAX_SPAN
                     or offset % itemsize
                     or zero
-                    or not count
-                    or (count > 1 and ndim > RUN_NDIM)
                     or at > end
+                    or (count != 1 and (not count or ndim > RUN_NDIM))
+                    or (not numel and not fits(shape, itemsize))
                 ):
                     raise self._refusal(code, shape, count, frame, offset)
             except (IndexError, KeyError, struct.error) as error:
                 raise self._refusal(*_peek(raw, at, end)) from error
-            self._records.append((code, shape, frame, offset, numel, size, count))
+            records.append((code, shape, frame, offset, numel, size, count))
             size += count
         if size > body:
             raise WireError(f"table: {size} tensors, a body of {body} B cannot refer to them all")
         self.size = size
-        if size != len(self._records):
-            self._which = [i for i, record in enumerate(self._records) for _ in range(record[6])]
+        if size != len(records):
+            self._which = [i for i, record in enumerate(records) for _ in range(record[6])]
         if copy:
             self._own_where_shared()
 
     def _refusal(
-        self, code: int, shape: tuple[int, ...], count: int, frame: int, offset: int
+        self, code: int, shape: list[int], count: int, frame: int, offset: int
     ) -> WireError:
         where = f"table[{len(self._records)}]"
         itemsize = ITEMSIZE.get(code)
@@ -136,21 +140,45 @@ class Table:
         nbytes = prod(shape) * count * itemsize
         return WireError(
             f"{where}: frame {frame} has {len(self._frames[frame])} B, {count} x "
-            f"{describe(code)} {shape} at {offset} needs {nbytes} B (or the record is malformed)"
+            f"{describe(code)} {tuple(shape)} at {offset} needs {nbytes} B "
+            "(or the record is malformed)"
         )
 
     def get(self, number: int) -> Made:
         """The tensor or array of a number. WireError if there is none."""
         made = self._made.get(number)
-        if made is None:
-            if not 0 <= number < self.size:
-                raise WireError(f"tensor reference to number {number} of {self.size}")
-            which = self._which
-            record = self._records[number if which is None else which[number]]
-            if record[6] > 1:
-                return self._make_run(record, number)
-            made = self._made[number] = self._make(record[0], record[1], record[2], record[3])
+        if made is not None:
+            return made
+        if not 0 <= number < self.size:
+            raise WireError(f"tensor reference to number {number} of {self.size}")
+        which = self._which
+        record = self._records[number if which is None else which[number]]
+        code, shape, frame, offset, numel, _, count = record
+        if count > 1:
+            return self._make_run(record, number)
+        made = self._made[number] = self._make(code, shape, frame, offset, numel)
         return made
+
+    def refer(self, number: int) -> Made:
+        """The same, for a reference in the body: those that follow it are made along with it."""
+        made = self._made.get(number)
+        if made is not None:
+            return made
+        if number >= self._ahead and self._which is None and not self._copy:
+            self._make_ahead(number)
+        return self.get(number)
+
+    def _make_ahead(self, number: int) -> None:
+        """Tensors that have records of their own, which pay for what tensors need (`growth`)."""
+        made, bases = self._made, self._bases
+        self._ahead = number + AHEAD
+        for i, record in enumerate(self._records[number + 1 : self._ahead], number + 1):
+            code, shape, frame, offset, numel, _, _ = record
+            base = bases.get((frame, code))
+            if base is not None and numel and i not in made:
+                n = len(shape)
+                stride = (1,) if n == 1 else _stride(shape)
+                made[i] = base.as_strided(shape, stride, offset // ITEMSIZE[code])
 
     def is_tensor(self, number: int) -> bool:
         """True if `number` is in the table and no numpy array."""
@@ -169,43 +197,54 @@ class Table:
         made: Made
         if code in TORCH_OF and numel and count <= self._room:
             self._room -= count
-            whole = self._make(code, (count, *shape), frame, offset)
+            whole = self._make(code, [count, *shape], frame, offset, numel * count)
             assert isinstance(whole, torch.Tensor)
             self._made.update(enumerate(whole.unbind(0), first))
             made = self._made[number]
         else:
             offset += numel * ITEMSIZE[code] * (number - first)
-            made = self._made[number] = self._make(code, shape, frame, offset)
+            made = self._made[number] = self._make(code, shape, frame, offset, numel)
         return made
 
-    def _make(self, code: int, shape: tuple[int, ...], frame: int, offset: int) -> Made:
+    def _make(self, code: int, shape: list[int], frame: int, offset: int, numel: int) -> Made:
         dtype = TORCH_OF.get(code)
         if dtype is None:
-            return self._make_array(code, shape, frame, offset)
-        numel = prod(shape)
+            return self._make_array(code, shape, frame, offset, numel)
         if not numel:
             return empty(shape, dtype)
-        view, itemsize = self._frames[frame], dtype.itemsize
+        view, itemsize, n = self._frames[frame], dtype.itemsize, len(shape)
         if len(view) == numel * itemsize:
             tensor = torch.frombuffer(view, dtype=dtype)
-            address = tensor.data_ptr()
+            if tensor.data_ptr() % itemsize:
+                self._own(frame)
+                return self._make(code, shape, frame, offset, numel)
+            if n != 1:
+                tensor = tensor.view(*shape) if n else tensor.view(())
         else:
-            base = self._bases.get((frame, dtype))
+            base = self._bases.get((frame, code))
             if base is None:
-                base = torch.frombuffer(view, dtype=dtype, count=len(view) // itemsize)
-                self._bases[frame, dtype] = base
-            address = base.data_ptr() + offset
-            tensor = base.narrow(0, offset // itemsize, numel)
-        if address % itemsize:  # a misaligned frame: one aligned copy of it serves all its tensors
-            self._own(frame)
-            return self._make(code, shape, frame, offset)
+                base = self._base(frame, code, dtype)
+            stride = (1,) if n == 1 else _stride(shape)
+            tensor = base.as_strided(shape, stride, offset // itemsize)
         if self._copy and frame not in self._owned:
             bits = copyable(tensor)
             tensor = tensor.clone() if bits is tensor else bits.clone().view(dtype)
-        return tensor if len(shape) == 1 else tensor.view(shape)
+        return tensor
 
-    def _make_array(self, code: int, shape: tuple[int, ...], frame: int, offset: int) -> np.ndarray:
-        dtype, numel = NUMPY_OF[code], prod(shape)
+    def _base(self, frame: int, code: int, dtype: torch.dtype) -> torch.Tensor:
+        """All of a frame as one tensor; a misaligned frame is copied once for all its tensors."""
+        view = self._frames[frame]
+        base = torch.frombuffer(view, dtype=dtype, count=len(view) // dtype.itemsize)
+        if base.data_ptr() % dtype.itemsize:
+            self._own(frame)
+            return self._base(frame, code, dtype)
+        self._bases[frame, code] = base
+        return base
+
+    def _make_array(
+        self, code: int, shape: list[int], frame: int, offset: int, numel: int
+    ) -> np.ndarray:
+        dtype = NUMPY_OF[code]
         if not numel:
             return np.empty(shape, dtype)
         array = np.frombuffer(self._frames[frame], dtype, numel, offset).reshape(shape)
@@ -217,7 +256,7 @@ class Table:
         code, shape, frame, offset, numel, first, count = self._records[which]
         if self._copy and numel and frame not in self._owned:
             end = offset + numel * count * ITEMSIZE[code]
-            self._owned.add(len(self._frames))
+            self._owned |= {len(self._frames)}
             self._records[which] = (code, shape, len(self._frames), 0, numel, first, count)
             self._frames.append(_copied(self._frames[frame][offset:end]))
 
@@ -225,7 +264,7 @@ class Table:
         """Replace a frame by one copy of it, aligned, whose memory no sender can touch."""
         self._frames[frame] = _copied(self._frames[frame])
         self._bases.clear()
-        self._owned.add(frame)
+        self._owned |= {frame}
 
     def _own_where_shared(self) -> None:
         """Where tensors overlap, a copy of each could need many times the payload."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 
+import numpy as np
 import pytest
 import torch
 from wire_messages import (
@@ -201,3 +202,20 @@ def test_a_subclass_without_memory_of_its_own_is_no_surprise() -> None:
 def test_numbers_of_a_float_message_keep_their_bits() -> None:
     nan = struct.unpack("<d", bytes.fromhex("010000000000f87f"))[0]
     assert_same(trip([nan, -0.0, 5e-324]), [nan, -0.0, 5e-324])
+
+
+def test_a_run_of_equal_tensors_ends_where_another_stands_between_them() -> None:
+    between: dict[str, object] = {
+        "large": torch.arange(9000),
+        "small": torch.arange(3),
+        "empty": torch.empty(0),
+        "array": np.arange(4),
+        "dtype": torch.ones(5, dtype=torch.int32),
+    }
+    for name, other in between.items():
+        for n in (1, 2, 20):
+            rows = [torch.full((5,), float(i)) for i in range(2 * n)]
+            sent = [*rows[:n], other, *rows[n:]]
+            for threshold in (None, 0, 256):
+                got = trip(sent, threshold)
+                assert_same(got, sent, name)
