@@ -131,22 +131,25 @@ def _column(key: str, column: Column, payload: Payload) -> ColumnSpec:
 def _whole(field: Field, parts: list[torch.Tensor], payload: Payload) -> object | None:
     """The reference to one tensor with all parts, if they form one or are small; else None."""
     first = parts[0]
-    dtype, largest = first.dtype, 0
-    if len(parts) == 1 or _apart(field, first, parts[1]):
+    if len(parts) == 1 or first.is_nested:
         return None
+    dim = field.dim if isinstance(field, FlatField) else 0
+    # large neighbours that cannot be parts of one tensor are found out without looking further
+    apart = not dim and first.is_contiguous() and not _follows(first, parts[1])
+    if apart and first.nbytes >= PACK_LIMIT:
+        return None
+    dtype, largest = first.dtype, 0
     for part in parts:
         if not part.is_cpu or part.layout is not torch.strided or part.dtype is not dtype:
             return None
         largest = max(largest, part.nbytes)
-    if first.is_nested:
-        return None
     if isinstance(field, BatchedField):
-        view = stacked_view(parts)
+        view = None if apart else stacked_view(parts)
         shape = first.shape
         whole_shape = (len(parts), *shape)
         joinable = largest < PACK_LIMIT and all(part.shape == shape for part in parts)
     else:
-        dim, ndim = field.dim if isinstance(field, FlatField) else 0, first.ndim
+        ndim = first.ndim
         if not -ndim <= dim < ndim or any(part.ndim != ndim for part in parts):
             return None
         view = joined_view(parts, dim)
@@ -166,12 +169,9 @@ def _whole(field: Field, parts: list[torch.Tensor], payload: Payload) -> object 
     return [TENSOR, payload.number_of_parts(parts, whole_shape) | WIDE]
 
 
-def _apart(field: Field, a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two large neighbours cannot be parts of one tensor: found without looking further."""
-    nbytes = a.nbytes
-    if nbytes < PACK_LIMIT or (isinstance(field, FlatField) and field.dim):
-        return False
-    return bool(a.is_contiguous()) and b.data_ptr() != a.data_ptr() + nbytes
+def _follows(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether `b` begins where the dense `a` ends."""
+    return b.data_ptr() == a.data_ptr() + a.nbytes
 
 
 def unpack_items(raw: memoryview, table: Table) -> KwargsItems:

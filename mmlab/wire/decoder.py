@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from mmlab.errors import WireError
+from mmlab.fields.items import KwargsItem, KwargsItems
 from mmlab.wire.columns import unpack_item, unpack_items
 from mmlab.wire.encoder import EXT_ITEM, EXT_ITEMS, EXT_VALUE
 from mmlab.wire.envelope import (
@@ -37,6 +38,7 @@ from mmlab.wire.values import unpack
 DEFAULT_MAX_NBYTES: Final = 16 << 30
 LONGEST_ERROR: Final = 500  # characters
 
+_AS_THEY_ARE: Final = (torch.Tensor, np.ndarray, KwargsItems, KwargsItem)
 _NUMBER: Final = Struct("<Q").unpack
 
 _START: Final = MAGIC + bytes([VERSION])
@@ -69,10 +71,9 @@ class Decoder:
         self.max_nbytes = max_nbytes
         self.copy = copy
         self._plain = min(max_nbytes, SCAN_FROM)
+        wanted = object if type is None else type
         self._decode = msgspec.msgpack.Decoder(
-            object if type is None else type,
-            ext_hook=_ext_hook,
-            dec_hook=_dec_hook,
+            wanted, ext_hook=_ext_hook, dec_hook=_dec_hook if _converts(wanted) else None
         ).decode
 
     def decode(self, frames: Sequence[Buffer]) -> object:
@@ -103,50 +104,44 @@ class Decoder:
             raise WireError("frames: got one buffer, wanted a list of frames")
         if not frames:
             raise WireError("frames: got none, wanted at least frame 0")
-        frame0 = memoryview(frames[0])
-        if frame0.ndim != 1 or frame0.format != "B":
-            frame0 = frame0.cast("B")
+        frame0 = frames[0]
+        frame0 = memoryview(frame0) if type(frame0) is bytes else _bytes(frame0)
         size = len(frame0)
         if size < SIZE:
             read_envelope(frame0)
         magic, version, _, reserved, _, body, table, inline = LAYOUT.unpack_from(frame0)
         if magic != MAGIC or version != VERSION or reserved:
             read_envelope(frame0)
-        if not body | table | inline:
+        if not body and not table and not inline:
             body = size - SIZE
         if SCAN_FROM <= body <= MAX_HEADER:
             check_growth(bytes(frame0[SIZE : SIZE + body]))
-        if table or inline or len(frames) > 1:
-            made = self._table(body, table, inline, frame0, frames)
-        else:
-            made = None
+        before = _current.table
+        if not table and not inline and len(frames) == 1:
             if size != SIZE + body or size > MAX_HEADER or size > self.max_nbytes:
                 raise WireError(self._sizes(frame0, size))
-        before = _current.table
-        if made is before:  # no tensors, and no decode around this one
-            return self._decode(frame0[SIZE:])
+            if before is None:  # no tensors, and no decode around this one
+                return self._decode(frame0[SIZE:])
+            made = None
+        else:
+            end = header = SIZE + body + table
+            total = size
+            views = [_NOTHING]
+            if inline:
+                end = (header + 63) & -ALIGN
+                views[0] = frame0[end:]
+            for frame in frames[1:]:
+                view = memoryview(frame) if type(frame) is bytes else _bytes(frame)
+                views.append(view)
+                total += len(view)
+            if header > MAX_HEADER or end + inline != size or total > self.max_nbytes:
+                raise WireError(self._sizes(frame0, total))
+            made = Table(frame0, SIZE + body, header, views, self.copy, body)
         _current.table = made
         try:
             return self._decode(frame0[SIZE : SIZE + body])
         finally:
             _current.table = before
-
-    def _table(
-        self, body: int, table: int, inline: int, frame0: memoryview, frames: Sequence[Buffer]
-    ) -> Table:
-        header = SIZE + body + table
-        size = total = len(frame0)
-        start = -(-header // ALIGN) * ALIGN if inline else header
-        views = [frame0[start:] if inline else _NOTHING]
-        for frame in frames[1:]:
-            view = memoryview(frame)
-            if view.ndim != 1 or view.format != "B":
-                view = view.cast("B")
-            views.append(view)
-            total += len(view)
-        if header > MAX_HEADER or start + inline != size or total > self.max_nbytes:
-            raise WireError(self._sizes(frame0, total))
-        return Table(frame0, SIZE + body, header, views, self.copy, body)
 
     def _sizes(self, frame0: memoryview, total: int) -> str:
         envelope, size = read_envelope(frame0), len(frame0)
@@ -159,6 +154,11 @@ class Decoder:
         )
 
 
+def _bytes(frame: Buffer) -> memoryview:
+    view = memoryview(frame)
+    return view if view.ndim == 1 and view.format == "B" else view.cast("B")
+
+
 def _ext_hook(code: int, data: memoryview) -> object:
     table = _current.table
     if code == EXT_TENSOR:
@@ -166,7 +166,9 @@ def _ext_hook(code: int, data: memoryview) -> object:
             raise WireError("tensor reference in a message without a tensor table")
         if len(data) != 8:
             raise WireError(f"tensor reference of {len(data)} B, wanted 8")
-        return table.refer(_NUMBER(data)[0])
+        number = _NUMBER(data)[0]
+        made = table.made.get(number)
+        return table.refer(number) if made is None else made
     if table is None:
         table = Table(b"", 0, 0, [_NOTHING], False, 0)
     if code == EXT_VALUE:
@@ -186,6 +188,21 @@ def _dec_hook(wanted: type, value: object) -> object:
     if wanted is np.generic and isinstance(value, (bool, int, float)):
         return np.asarray(value)[()]
     raise WireError(f"got {type(value).__name__}, wanted {wanted.__name__}")
+
+
+def _converts(wanted: object) -> bool:
+    """Whether a type has parts that arrive as another type; msgspec alone checks the others."""
+    todo: list[object] = [msgspec.inspect.type_info(wanted)]
+    seen: set[int] = set()
+    for info in todo:
+        if isinstance(info, msgspec.inspect.CustomType) and info.cls not in _AS_THEY_ARE:
+            return True
+        if isinstance(info, (msgspec.inspect.Type, msgspec.inspect.Field)) and id(info) not in seen:
+            seen.add(id(info))
+            for name in info.__struct_fields__:
+                part = getattr(info, name)
+                todo += part if type(part) is tuple else (part,)
+    return False
 
 
 def _short(text: str) -> str:

@@ -62,12 +62,7 @@ def lay_out(
                 n = len(shape)
                 records.append(_pack[n](code, n, 0, len(frames), 0, 1, *shape))
                 continue
-            if (
-                not value.is_cpu
-                or not value.is_contiguous()
-                or value.is_neg()
-                or (dtype.is_complex and value.is_conj())
-            ):
+            if not value.is_cpu or not value.is_contiguous() or value.is_neg() or value.is_conj():
                 return None
             same = dtype is last_dtype and shape == last_shape and len(shape) <= RUN_NDIM
             if same:

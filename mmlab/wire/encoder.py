@@ -66,7 +66,7 @@ class Encoder:
         self._text = False  # a guess that only costs time where it is wrong
 
     def encode(
-        self, obj: object, *, kind: int = 0, request_id: int = 0, sink: PayloadSink | None = None
+        self, obj: object, kind: int = 0, request_id: int = 0, sink: PayloadSink | None = None
     ) -> list[Buffer]:
         """`obj` -> [frame 0, payload frames ...]; the frames borrow the tensors' memory.
 
@@ -194,11 +194,13 @@ class _Call:
     def hook(self, value: object) -> Ext:
         """What msgspec does not know."""
         found = self.found
-        if found is None and type(value) is torch.Tensor:
-            self.found = value
-            return FIRST
+        if type(value) is torch.Tensor:
+            if found is None:
+                self.found = value
+                return FIRST
+            return (found if type(found) is Payload else self.start()).reference(value)
         payload = found if type(found) is Payload else self.start()
-        if type(value) is torch.Tensor or isinstance(value, (torch.Tensor, np.ndarray)):
+        if isinstance(value, (torch.Tensor, np.ndarray)):
             return payload.reference(value)
         if isinstance(value, KwargsItems):
             if type(value) is not KwargsItems or value.foreign is not None:

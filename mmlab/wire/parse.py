@@ -18,7 +18,7 @@ from mmlab.wire.envelope import Buffer
 # code, shape, frame, offset, numel of one, number of the first, how many
 Record = tuple[int, list[int], int, int, int, int, int]
 
-FEWEST: Final = 64  # records from which this is faster than the walk
+MANY: Final = 64 * 20  # bytes of table from which this is faster than the walk
 _MOST_NDIM: Final = 8
 _HEAD: Final = [
     ("code", "u1"),
@@ -34,9 +34,7 @@ _ITEMSIZE: Final = np.array([ITEMSIZE.get(code, 0) for code in range(256)], np.i
 
 
 def parse_many(raw: Buffer, at: int, end: int, frames: list[memoryview]) -> list[Record]:
-    """The records in `raw[at:end]`; [] where they are few, or not all of the usual kind."""
-    if end - at < FEWEST * 20:
-        return []
+    """The records in `raw[at:end]`; [] where they are not all of the usual kind."""
     ndim = raw[at + 1]
     if ndim > _MOST_NDIM or (end - at) % _LAYOUT[ndim].itemsize:
         return []

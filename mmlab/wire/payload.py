@@ -40,7 +40,7 @@ WIDE: Final = 1 << 63  # added to numbers inside values, where msgpack writes sm
 
 Ext = msgspec.msgpack.Ext
 _NUMBER: Final = Struct("<Q").pack
-_FEW: Final = 256
+_FEW: Final = 1024
 _REFERENCES: Final = [Ext(EXT_TENSOR, _NUMBER(n)) for n in range(_FEW)]
 FIRST: Final = _REFERENCES[0]  # what the first tensor of a message is referred to by
 
@@ -69,14 +69,23 @@ class Payload:
 
     def reference(self, value: torch.Tensor | np.ndarray) -> Ext:
         """The same, as the body refers to it outside kwargs items."""
-        number = self.number(value)
+        if type(value) is torch.Tensor:  # most often, and so without another call
+            values = self.values
+            new = len(values)
+            number = self._memo.setdefault(id(value), new)
+            if number == new:
+                values.append(value)
+        else:
+            number = self.number(value)
         return _REFERENCES[number] if number < _FEW else Ext(EXT_TENSOR, _NUMBER(number))
 
     def number_of_parts(self, tensors: Sequence[torch.Tensor], shape: Sequence[int]) -> int:
-        """One tensor of `shape` whose bytes are those of `tensors` behind each other."""
-        for t in tensors:
-            check(t)
-        nbytes = sum(t.nbytes for t in tensors)
+        """One tensor of `shape` whose bytes are those of `tensors` behind each other.
+
+        They are strided, on the CPU and of one dtype.
+        """
+        check(tensors[0])
+        nbytes = sum([t.nbytes for t in tensors])
         data = parts_view(tensors, nbytes) if nbytes else None
         self.values.append(Piece(CODE_OF_TORCH[tensors[0].dtype], shape, nbytes, data))
         return len(self.values) - 1

@@ -110,7 +110,7 @@ def dense_view(t: torch.Tensor) -> tuple[Buffer, torch.Tensor]:
 def parts_view(tensors: Sequence[torch.Tensor], nbytes: int) -> Buffer:
     """The bytes of tensors of one dtype behind each other."""
     if len(tensors) < FEW:
-        return b"".join([small_bytes(t, t.nbytes) for t in tensors if t.nbytes])
+        return b"".join([small_bytes(t, n) for t in tensors if (n := t.nbytes)])
     first = tensors[0]
     if all(t.shape == first.shape for t in tensors):
         return rows_view(tensors, nbytes)
@@ -142,7 +142,7 @@ def rows_view(rows: Sequence[torch.Tensor], nbytes: int) -> Buffer:
 
 def small_bytes(t: torch.Tensor, nbytes: int) -> bytes:
     """A copy of a small tensor's bytes."""
-    if address := dense_address(t):
+    if t.is_contiguous() and not t.is_neg() and not t.is_conj() and (address := t.data_ptr()):
         return string_at(address, nbytes)
     t = dense(t)  # named, so that it lives while its bytes are read
     return string_at(t.data_ptr(), nbytes)
@@ -150,9 +150,9 @@ def small_bytes(t: torch.Tensor, nbytes: int) -> bytes:
 
 def dense_address(t: torch.Tensor) -> int:
     """Where the bytes lie if they lie behind each other as they are meant, else 0."""
-    if not t.is_contiguous() or t.is_neg() or (t.dtype.is_complex and t.is_conj()):
-        return 0
-    return t.data_ptr()
+    if t.is_contiguous() and not t.is_neg() and not t.is_conj():
+        return t.data_ptr()
+    return 0
 
 
 def _write_rows(rows: Sequence[torch.Tensor], flat: torch.Tensor) -> None:

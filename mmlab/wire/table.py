@@ -20,13 +20,14 @@ import torch
 from mmlab.dtypes import ITEMSIZE, NUMPY_OF, TORCH_OF, copyable, describe, empty
 from mmlab.errors import WireError
 from mmlab.wire.envelope import Buffer
-from mmlab.wire.parse import Record, parse_many
+from mmlab.wire.parse import MANY, Record, parse_many
 from mmlab.wire.payload import MAX_NDIM, RUN_NDIM, fits
 from mmlab.wire.piece import Piece
 from mmlab.wire.sink import Place
 
 RECORD: Final = [struct.Struct(f"<BBHIQI{n}Q") for n in range(MAX_NDIM + 1)]
 _HEAD: Final = 20
+_frombuffer: Final = torch.frombuffer
 AHEAD: Final = 64  # tensors made along with one
 _REF_NBYTES: Final = 10  # of one tensor reference in the body
 
@@ -87,12 +88,13 @@ class Table:
         self._frames = frames  # frames[0] is the inline payload
         self._copy = copy
         self._room = body // _REF_NBYTES  # tensors that may be made before they are asked for
-        self._made: dict[int, Made] = {}
         self._bases: dict[tuple[int, int], torch.Tensor] = {}  # by frame and code
-        records = self._records = parse_many(raw, at, end, frames)
-        size = len(records)
-        if size:
-            at = end
+        self.made: dict[int, Made] = {}  # by number
+        records: list[Record] = []
+        size = 0
+        if end - at >= MANY and (records := parse_many(raw, at, end, frames)):
+            size, at = len(records), end
+        self._records = records
         while at < end:
             try:
                 ndim = raw[at + 1]
@@ -106,7 +108,7 @@ class Table:
                     or zero
                     or at > end
                     or (count != 1 and (not count or ndim > RUN_NDIM))
-                    or (not numel and not fits(shape, itemsize))
+                    or not (numel or fits(shape, itemsize))
                 ):
                     raise self._refusal(code, shape, count, frame, offset)
             except (IndexError, KeyError, struct.error) as error:
@@ -146,9 +148,16 @@ class Table:
 
     def get(self, number: int) -> Made:
         """The tensor or array of a number. WireError if there is none."""
-        made = self._made.get(number)
-        if made is not None:
-            return made
+        made = self.made.get(number)
+        return self._get(number) if made is None else made
+
+    def refer(self, number: int) -> Made:
+        """The same, for a first reference in the body: those that follow it are made with it."""
+        if self._ahead <= number < self.size - 1 and self._which is None and not self._copy:
+            self._make_ahead(number)
+        return self._get(number)
+
+    def _get(self, number: int) -> Made:
         if not 0 <= number < self.size:
             raise WireError(f"tensor reference to number {number} of {self.size}")
         which = self._which
@@ -156,28 +165,22 @@ class Table:
         code, shape, frame, offset, numel, _, count = record
         if count > 1:
             return self._make_run(record, number)
-        made = self._made[number] = self._make(code, shape, frame, offset, numel)
+        made = self.made[number] = self._make(code, shape, frame, offset, numel)
         return made
-
-    def refer(self, number: int) -> Made:
-        """The same, for a reference in the body: those that follow it are made along with it."""
-        made = self._made.get(number)
-        if made is not None:
-            return made
-        if number >= self._ahead and self._which is None and not self._copy:
-            self._make_ahead(number)
-        return self.get(number)
 
     def _make_ahead(self, number: int) -> None:
         """Tensors that have records of their own, which pay for what tensors need (`growth`)."""
-        made, bases = self._made, self._bases
+        made, bases = self.made, self._bases
         self._ahead = number + AHEAD
         for i, record in enumerate(self._records[number + 1 : self._ahead], number + 1):
             code, shape, frame, offset, numel, _, _ = record
+            if i in made or not numel:
+                continue
             base = bases.get((frame, code))
-            if base is not None and numel and i not in made:
-                n = len(shape)
-                stride = (1,) if n == 1 else _stride(shape)
+            if base is None:
+                made[i] = self._make(code, shape, frame, offset, numel)
+            else:
+                stride = (1,) if len(shape) == 1 else _stride(shape)
                 made[i] = base.as_strided(shape, stride, offset // ITEMSIZE[code])
 
     def is_tensor(self, number: int) -> bool:
@@ -199,11 +202,11 @@ class Table:
             self._room -= count
             whole = self._make(code, [count, *shape], frame, offset, numel * count)
             assert isinstance(whole, torch.Tensor)
-            self._made.update(enumerate(whole.unbind(0), first))
-            made = self._made[number]
+            self.made.update(enumerate(whole.unbind(0), first))
+            made = self.made[number]
         else:
             offset += numel * ITEMSIZE[code] * (number - first)
-            made = self._made[number] = self._make(code, shape, frame, offset, numel)
+            made = self.made[number] = self._make(code, shape, frame, offset, numel)
         return made
 
     def _make(self, code: int, shape: list[int], frame: int, offset: int, numel: int) -> Made:
@@ -214,7 +217,7 @@ class Table:
             return empty(shape, dtype)
         view, itemsize, n = self._frames[frame], dtype.itemsize, len(shape)
         if len(view) == numel * itemsize:
-            tensor = torch.frombuffer(view, dtype=dtype)
+            tensor = _frombuffer(view, dtype=dtype)
             if tensor.data_ptr() % itemsize:
                 self._own(frame)
                 return self._make(code, shape, frame, offset, numel)
@@ -234,7 +237,7 @@ class Table:
     def _base(self, frame: int, code: int, dtype: torch.dtype) -> torch.Tensor:
         """All of a frame as one tensor; a misaligned frame is copied once for all its tensors."""
         view = self._frames[frame]
-        base = torch.frombuffer(view, dtype=dtype, count=len(view) // dtype.itemsize)
+        base = _frombuffer(view, dtype=dtype, count=len(view) // dtype.itemsize)
         if base.data_ptr() % dtype.itemsize:
             self._own(frame)
             return self._base(frame, code, dtype)

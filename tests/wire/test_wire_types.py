@@ -105,9 +105,17 @@ def test_types_at_the_top(obj: object, type_: object) -> None:
     ("obj", "type_", "message"),
     [
         ({"prompt": 3}, Request, r"Expected `str`, got `int`"),
-        ({"prompt": "a", "mm": torch.ones(1)}, Request, r"got Tensor, wanted KwargsItems"),
-        ({"prompt": "a", "embeds": ITEMS}, Request, r"got KwargsItems, wanted Tensor"),
-        (np.ones(1), torch.Tensor, r"got ndarray, wanted Tensor"),
+        (
+            {"prompt": "a", "mm": torch.ones(1)},
+            Request,
+            r"Expected `KwargsItems`, got `Tensor` - at `\$.mm`",
+        ),
+        (
+            {"prompt": "a", "embeds": ITEMS},
+            Request,
+            r"Expected `Tensor`, got `KwargsItems` - at `\$.embeds`",
+        ),
+        (np.ones(1), torch.Tensor, r"Expected `Tensor`, got `.*ndarray`"),
         (torch.ones(1), int, r"Expected `int`, got `ext`"),
         (["a"], torch.Size, r"."),
         ("a", np.generic, r"got str, wanted generic"),
