@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from mmlab.cli.tables import table
 from mmlab.errors import unknown
+
+if TYPE_CHECKING:
+    from mmlab.bench.wire.timing import Row
 
 app = typer.Typer(help="Measure one part on its own, beside what others do and what is possible.")
 
@@ -37,6 +40,9 @@ def wire(
     ] = False,
     seconds: Annotated[float, typer.Option(min=0.05, help="Time for each message.")] = 2.0,
     seed: Annotated[int, typer.Option(help="Of the order of the measurements.")] = 0,
+    threads: Annotated[
+        int, typer.Option(min=1, help="Of torch, on both sides; serving frontends use one.")
+    ] = 1,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write rows and plot into this folder.")
     ] = None,
@@ -58,26 +64,39 @@ def wire(
     if peer is not None and peer not in launch.PEERS:
         raise unknown("peer", peer, launch.PEERS)
     python = launch.peer_python(peer_python) if peer else sys.executable
-    found = list(launch.run(python, peer=peer, sweep=sweep, seconds=seconds, seed=seed))
-    version = next((row["peer"] for row in found if "peer" in row), None)
-    rows = [row for row in found if "case" in row]
-    if out is not None:
+    found: list[dict[str, object]] = []
+    interrupted = False
+    try:
+        for row in launch.run(
+            python, peer=peer, sweep=sweep, seconds=seconds, seed=seed, threads=threads
+        ):
+            found.append(row)
+    except KeyboardInterrupt:
+        interrupted = True  # what was measured so far is shown and kept
+    head = {key: value for row in found if "case" not in row for key, value in row.items()}
+    version = head.get("peer")
+    measured = cast("list[Row]", [row for row in found if "case" in row])
+    rows = report.whole_cases(measured, version is not None)
+    everything = {"peer": version, "environment": head.get("environment"), "rows": rows}
+    where = report.footing(head)
+    if out is not None and rows:
         out.mkdir(parents=True, exist_ok=True)
-        (out / "wire.json").write_text(json.dumps({"peer": version, "rows": rows}, indent=1))
-    if sweep and out is not None and version is not None:
-        from mmlab.plots import style
-        from mmlab.plots.wire import sweep as draw
+        (out / "wire.json").write_text(json.dumps(everything, indent=1))
+        if sweep and version is not None:
+            from mmlab.plots import style
+            from mmlab.plots.wire import sweep as draw
 
-        typer.echo(style.save(draw(rows, str(version)), out, "wire_sweep"), err=True)
+            typer.echo(style.save(draw(rows, str(version), where), out, "wire_sweep"), err=True)
     if as_json:
-        typer.echo(json.dumps({"peer": version, "rows": rows}))
-    elif sweep:
-        typer.echo("\n".join(_worst(rows)))
-    else:
-        typer.echo(table(*report.table(rows)))
+        typer.echo(json.dumps(everything))
+    elif rows:
+        lines = _worst(rows) if sweep else [table(*report.table(rows))]
+        typer.echo("\n".join([*lines, "", where]))
+    if interrupted:
+        raise KeyboardInterrupt
 
 
-def _worst(rows: list[dict[str, str | int | float | None]]) -> list[str]:
+def _worst(rows: list[Row]) -> list[str]:
     """The sweep in lines: for each form and direction, the ratio where mmlab does worst."""
     lines = []
     compared = [row for row in rows if row["who"] == "vllm" and row["ratio"] is not None]

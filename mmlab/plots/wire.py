@@ -21,8 +21,11 @@ _FORMS = {
 _COUNTS = {1: ("#b4560a", "o"), 4: ("#efb32c", "s"), 16: ("#1789b5", "^"), 64: ("#12127a", "D")}
 
 
-def sweep(rows: Rows, peer: str, where: str = "") -> Figure:
-    """mmlab's time over the peer's by size, number and form; below 1 mmlab is faster."""
+def sweep(rows: Rows, peer: str, where: str) -> Figure:
+    """mmlab's time over the peer's by size, number and form; below 1 mmlab is faster.
+
+    `where`: machine and versions, for the foot.
+    """
     compared = [row for row in rows if row["ratio"] is not None]
     with matplotlib.rc_context(style.RC):  # type: ignore[arg-type]
         figure = style.new_figure(5.6)
@@ -43,7 +46,7 @@ def sweep(rows: Rows, peer: str, where: str = "") -> Figure:
         ]
         style.heading(figure, f"One message: mmlab against {peer} (below 1: mmlab is faster)")
         figure.legend(handles=handles, loc="outside right upper", borderaxespad=0.2)
-        style.stamp(figure, where or "medians of interleaved rounds, bars: 95 % intervals")
+        style.stamp(figure, where)
     return figure
 
 

@@ -136,7 +136,11 @@ class Decoder:
                 total += len(view)
             if header > MAX_HEADER or end + inline != size or total > self.max_nbytes:
                 raise WireError(self._sizes(frame0, total))
-            made = Table(frame0, SIZE + body, header, views, self.copy, body)
+            made = None
+            if len(views) == 2 and not inline and body and not self.copy:
+                made = Table.of_one(frame0, SIZE + body, header, views[1])
+            if made is None:
+                made = Table(frame0, SIZE + body, header, views, self.copy, body)
         _current.table = made
         try:
             return self._decode(frame0[SIZE : SIZE + body])

@@ -79,6 +79,8 @@ class Table:
 
     _owned: frozenset[int] = frozenset()  # frames that are the table's own copies
     _ahead = 0  # numbers below need not be made ahead
+    _copy = False
+    size = 1  # numbers
     _which: list[int] | None = None  # number -> record, where that is not the same
 
     def __init__(
@@ -122,6 +124,31 @@ class Table:
             self._which = [i for i, record in enumerate(records) for _ in range(record[6])]
         if copy:
             self._own_where_shared()
+
+    @classmethod
+    def of_one(cls, raw: Buffer, at: int, end: int, view: memoryview) -> Table | None:
+        """The table of the most common message: one tensor that is all of frame 1. None: another.
+
+        What is wrong with the record is for `__init__` to find.
+        """
+        size = end - at
+        if size < _HEAD or size != _HEAD + 8 * (ndim := raw[at + 1]) or ndim > MAX_NDIM:
+            return None
+        code, _, zero, frame, offset, count, *shape = RECORD[ndim].unpack_from(raw, at)
+        dtype, nbytes = TORCH_OF.get(code), len(view)
+        if frame != 1 or offset or count != 1 or zero or not nbytes or dtype is None:
+            return None
+        itemsize = dtype.itemsize
+        numel = prod(shape)
+        if numel * itemsize != nbytes:
+            return None
+        tensor = _frombuffer(view, dtype=dtype)
+        if tensor.data_ptr() % itemsize:
+            return None
+        self = cls.__new__(cls)
+        self.made = {0: tensor if ndim == 1 else tensor.view(*shape) if ndim else tensor.view(())}
+        self._records = [(code, shape, 1, 0, numel, 0, 1)]
+        return self
 
     def _refusal(
         self, code: int, shape: list[int], count: int, frame: int, offset: int

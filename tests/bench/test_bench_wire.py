@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mmlab.bench.wire import Case, measure
@@ -34,7 +37,27 @@ def test_the_command_prints_rows_without_a_peer(capfd: pytest.CaptureFixture[str
     assert {row["who"] for row in printed["rows"]} == {"mmlab", "msgspec"}
     assert {row["ratio"] for row in printed["rows"] if row["who"] == "mmlab"} == {None}
     assert all(row["median_us"] > 0 and row["rounds"] >= 5 for row in printed["rows"])
+    assert printed["environment"]["torch_threads"] == 1 and printed["environment"]["cpu"]
     assert "9 of 9" in err  # progress, for those who wait
+
+
+def test_ctrl_c_shows_and_keeps_what_was_measured(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mmlab.cli", "bench", "wire", "--out", str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as job:
+        assert job.stderr is not None
+        assert any("2 of 9" in line for line in job.stderr)
+        below = psutil.Process(job.pid).children(recursive=True)
+        for process in (psutil.Process(job.pid), *below):  # as a terminal does
+            process.send_signal(signal.SIGINT)
+        out, err = job.communicate(timeout=30)
+    assert job.returncode == 130
+    assert err.splitlines()[-1] == "mmlab: interrupted" and "Traceback" not in err
+    assert "text-only request" in out and "32 images bf16" in out
+    kept = json.loads((tmp_path / "wire.json").read_text())
+    assert {row["case"] for row in kept["rows"]} >= {"text-only request", "32 images bf16, batched"}
+    _, alive = psutil.wait_procs(below, timeout=10)
+    assert not alive
 
 
 def test_a_peer_that_is_not_installed_is_said_before_anything_is_measured(
@@ -76,7 +99,6 @@ def test_a_case_times_both_directions_of_both_sides_and_their_ratio() -> None:
     ]
     for row in rows[2:]:
         assert row["ratio_low"] <= row["ratio"] <= row["ratio_high"]  # type: ignore[operator]
-        assert 0.5 < row["ratio"] < 2  # type: ignore[operator]
 
 
 def test_the_table_has_peer_columns_only_with_a_peer() -> None:
@@ -97,7 +119,7 @@ def test_the_sweep_covers_1_to_64_items_of_16_bytes_to_64_mib() -> None:
 
 def test_the_sweep_is_drawn_with_its_units(tmp_path: Path) -> None:
     rows = [row for form in ("one batch", "separate", "tensors") for row in compared(form)]
-    figure = sweep(rows, "vLLM 0.33.0")  # type: ignore[arg-type]
+    figure = sweep(rows, "vLLM 0.33.0", "a machine")  # type: ignore[arg-type]
     labels = {axes.get_xlabel() for axes in figure.axes} | {a.get_ylabel() for a in figure.axes}
     assert {"size of a tensor (bytes)", "encode time / vLLM 0.33.0's"} <= labels
     assert style.save(figure, tmp_path, "sweep").stat().st_size > 10_000

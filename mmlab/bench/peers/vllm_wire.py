@@ -22,6 +22,8 @@ from mmlab.wire import Buffer
 class PeerItems(Protocol):
     """vLLM's MultiModalKwargsItems."""
 
+    def get_data(self) -> object: ...
+
 
 class _Codec(Protocol):
     def encode(self, obj: object) -> Sequence[Buffer]: ...

@@ -13,8 +13,12 @@ import json
 import sys
 import time
 
+import msgspec
+import torch
+
 from mmlab.bench.wire.cases import sweep_cases, table_cases
 from mmlab.bench.wire.timing import measure
+from mmlab.measure import environment
 
 MISSING = 3  # exit code where the environment lacks something, which is then said
 
@@ -26,10 +30,12 @@ def main() -> int:
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each message")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1, help="of torch, on both sides")
     options = parser.parse_args()
     if importlib.util.find_spec("scipy") is None:
         print("scipy is not installed: pip install 'mmlab[notebooks]'", file=sys.stderr)
         return MISSING
+    torch.set_num_threads(options.threads)
     peer = None
     if options.peer:
         from mmlab.bench.peers import vllm_wire
@@ -39,6 +45,8 @@ def main() -> int:
             return MISSING
         peer = vllm_wire.VllmWire()
         print(json.dumps({"peer": f"vllm {peer.version}"}), flush=True)
+    record = msgspec.to_builtins(environment.collect())
+    print(json.dumps({"environment": {**record, "torch_threads": options.threads}}), flush=True)
     builders = list(sweep_cases(peer) if options.sweep else table_cases(peer))
     begun = time.monotonic()
     for i, build in enumerate(builders, 1):
@@ -57,4 +65,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,15 +1,16 @@
 """The messages of `mmlab bench wire`, built for mmlab and, where it is installed, for vLLM.
 
 Both sides get the same tensors. Frames are turned into bytes before they are decoded, as a socket
-delivers them. mmlab's decode of kwargs items includes the finished batch, vLLM's does not: its
-batch is a copy of the payload, which is no cost of the wire.
+delivers them. mmlab's decode of kwargs items includes the finished batch. vLLM's includes it for
+one item, where it copies nothing, and leaves it out for several: there it is a copy of the
+payload, which is no cost of the wire.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import torch
@@ -18,7 +19,7 @@ from mmlab.fields import BatchedField, FieldElem, KwargsItem, KwargsItems, batch
 from mmlab.wire import Buffer, Decoder, Encoder
 
 if TYPE_CHECKING:
-    from mmlab.bench.peers.vllm_wire import VllmWire
+    from mmlab.bench.peers.vllm_wire import PeerItems, VllmWire
 
 Op = Callable[[], object]
 OWN, PEER, PLAIN = "mmlab", "vllm", "msgspec"  # PLAIN: msgspec alone, for text
@@ -185,7 +186,13 @@ def _items_case(case: Case, items: KwargsItems, theirs: object, peer: VllmWire |
 
     case.add(OWN, lambda: encoder.encode(items), decode)
     if peer is not None:
-        case.add(PEER, _encode(peer, theirs), peer.decoder("items").decode)
+        theirs_of = peer.decoder("items").decode
+        if case.name == "one batch" and case.tensors == 1:
+            case.add(
+                PEER, _encode(peer, theirs), lambda f: cast("PeerItems", theirs_of(f)).get_data()
+            )
+        else:
+            case.add(PEER, _encode(peer, theirs), theirs_of)
     return case
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import mmlab
 from mmlab.bench.wire.__main__ import MISSING
-from mmlab.bench.wire.timing import Row
 from mmlab.errors import MMLabError, UsageError
 
 PEERS = ("vllm",)
@@ -35,12 +34,15 @@ def peer_python(given: Path | None) -> str:
     )
 
 
-def run(python: str, *, peer: str | None, sweep: bool, seconds: float, seed: int) -> Iterator[Row]:
+def run(
+    python: str, *, peer: str | None, sweep: bool, seconds: float, seed: int, threads: int
+) -> Iterator[dict[str, object]]:
     """The rows as they are measured; progress goes to standard error.
 
-    The first row of a run with a peer is {"peer": its name and version}.
+    Before them come {"peer": its name and version}, if there is one, and {"environment": ...}.
     """
     command = [python, "-m", "mmlab.bench.wire", "--seconds", str(seconds), "--seed", str(seed)]
+    command += ["--threads", str(threads)]
     command += ["--peer", peer] if peer else []
     command += ["--sweep"] if sweep else []
     path = str(Path(mmlab.__file__).parents[1])

@@ -30,6 +30,35 @@ def table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     return head, lines
 
 
+def whole_cases(rows: Sequence[Row], peer: bool) -> list[Row]:
+    """The rows of messages that were measured to the end, which an interrupted one was not."""
+    who = {OWN, PEER} if peer else {OWN}
+    wanted = {(side, what) for side in who for what in ("encode", "decode")}
+    found: dict[object, set[object]] = {}
+    for row in rows:
+        found.setdefault(_message(row), set()).add((row["who"], row["what"]))
+    return [row for row in rows if wanted <= found[_message(row)]]
+
+
+def _message(row: Row) -> tuple[object, ...]:
+    return row["case"], row["tensors"], row["tensor_nbytes"]
+
+
+def footing(head: Mapping[str, object]) -> str:
+    """What was measured on what, in a line: from {"peer": ..., "environment": ...}."""
+    found = head.get("environment")
+    if not isinstance(found, dict):
+        return "nothing was measured"
+    parts = [
+        f"{found['cpu']}, {found['cores']} cores, {found['torch_threads']} thread(s) of torch",
+        *(f"{name} {found[name]}" for name in ("torch", "msgspec", "mmlab")),
+        *([str(head["peer"])] if head.get("peer") else []),
+        f"{found['time'][:10]}",
+        "medians of interleaved rounds, 95 % intervals",
+    ]
+    return " · ".join(parts)
+
+
 def _side(rows: Mapping[tuple[str, str], Row], who: str) -> list[str]:
     encode, decode = rows[who, "encode"], rows[who, "decode"]
     return [
