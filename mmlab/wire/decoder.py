@@ -137,8 +137,8 @@ class Decoder:
             if header > MAX_HEADER or end + inline != size or total > self.max_nbytes:
                 raise WireError(self._sizes(frame0, total))
             made = None
-            if len(views) == 2 and not inline and body and not self.copy:
-                made = Table.of_one(frame0, SIZE + body, header, views[1])
+            if len(views) <= 2 and body and not self.copy:
+                made = Table.of_one(frame0, SIZE + body, header, views)
             if made is None:
                 made = Table(frame0, SIZE + body, header, views, self.copy, body)
         _current.table = made

@@ -30,7 +30,15 @@ from mmlab.wire.envelope import (
     VERSION,
     Buffer,
 )
-from mmlab.wire.payload import FIRST, Ext, Payload, shape_of, tensor_piece
+from mmlab.wire.payload import (
+    FEW_REFERENCES,
+    FIRST,
+    REFERENCES,
+    Ext,
+    Payload,
+    shape_of,
+    tensor_piece,
+)
 from mmlab.wire.piece import Piece, own_view
 from mmlab.wire.sink import PAD, FrameSink, PayloadSink, Place, packed
 from mmlab.wire.table import pack_record, pack_table
@@ -198,7 +206,14 @@ class _Call:
             if found is None:
                 self.found = value
                 return FIRST
-            return (found if type(found) is Payload else self.start()).reference(value)
+            payload = found if type(found) is Payload else self.start()
+            new = len(payload.values)
+            number = payload.memo.setdefault(id(value), new)
+            if number == new:
+                payload.values.append(value)
+            if number < FEW_REFERENCES:
+                return REFERENCES[number]
+            return payload.reference(value)
         payload = found if type(found) is Payload else self.start()
         if isinstance(value, (torch.Tensor, np.ndarray)):
             return payload.reference(value)

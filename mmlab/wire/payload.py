@@ -40,26 +40,26 @@ WIDE: Final = 1 << 63  # added to numbers inside values, where msgpack writes sm
 
 Ext = msgspec.msgpack.Ext
 _NUMBER: Final = Struct("<Q").pack
-_FEW: Final = 1024
-_REFERENCES: Final = [Ext(EXT_TENSOR, _NUMBER(n)) for n in range(_FEW)]
-FIRST: Final = _REFERENCES[0]  # what the first tensor of a message is referred to by
+FEW_REFERENCES: Final = 1024
+REFERENCES: Final = [Ext(EXT_TENSOR, _NUMBER(n)) for n in range(FEW_REFERENCES)]
+FIRST: Final = REFERENCES[0]  # what the first tensor of a message is referred to by
 
 
 class Payload:
     """The tensors, arrays and joined parts of a message by number. One object per encode call."""
 
-    __slots__ = ("_keep", "_memo", "values")
+    __slots__ = ("_keep", "memo", "values")
 
     def __init__(self) -> None:
         self.values: list[torch.Tensor | np.ndarray | Piece] = []
-        self._memo: dict[int, int] = {}
-        self._keep: list[object] = []  # what `_memo` knows by id and `values` does not hold
+        self.memo: dict[int, int] = {}  # id -> number
+        self._keep: list[object] = []  # what `memo` knows by id and `values` does not hold
 
     def number(self, value: torch.Tensor | np.ndarray) -> int:
         """Register a tensor or array and give its number; the same object is sent once."""
         values = self.values
         new = len(values)
-        number = self._memo.setdefault(id(value), new)
+        number = self.memo.setdefault(id(value), new)
         if number == new:
             if isinstance(value, torch.Tensor) and type(value) is not torch.Tensor:
                 self._keep.append(value)
@@ -69,15 +69,8 @@ class Payload:
 
     def reference(self, value: torch.Tensor | np.ndarray) -> Ext:
         """The same, as the body refers to it outside kwargs items."""
-        if type(value) is torch.Tensor:  # most often, and so without another call
-            values = self.values
-            new = len(values)
-            number = self._memo.setdefault(id(value), new)
-            if number == new:
-                values.append(value)
-        else:
-            number = self.number(value)
-        return _REFERENCES[number] if number < _FEW else Ext(EXT_TENSOR, _NUMBER(number))
+        number = self.number(value)
+        return REFERENCES[number] if number < FEW_REFERENCES else Ext(EXT_TENSOR, _NUMBER(number))
 
     def number_of_parts(self, tensors: Sequence[torch.Tensor], shape: Sequence[int]) -> int:
         """One tensor of `shape` whose bytes are those of `tensors` behind each other.

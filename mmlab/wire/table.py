@@ -126,8 +126,8 @@ class Table:
             self._own_where_shared()
 
     @classmethod
-    def of_one(cls, raw: Buffer, at: int, end: int, view: memoryview) -> Table | None:
-        """The table of the most common message: one tensor that is all of frame 1. None: another.
+    def of_one(cls, raw: Buffer, at: int, end: int, frames: list[memoryview]) -> Table | None:
+        """The table of the most common message: one tensor, where a frame begins. None: another.
 
         What is wrong with the record is for `__init__` to find.
         """
@@ -135,19 +135,19 @@ class Table:
         if size < _HEAD or size != _HEAD + 8 * (ndim := raw[at + 1]) or ndim > MAX_NDIM:
             return None
         code, _, zero, frame, offset, count, *shape = RECORD[ndim].unpack_from(raw, at)
-        dtype, nbytes = TORCH_OF.get(code), len(view)
-        if frame != 1 or offset or count != 1 or zero or not nbytes or dtype is None:
+        dtype, numel = TORCH_OF.get(code), prod(shape)
+        if frame >= len(frames) or offset or count != 1 or zero or not numel or dtype is None:
             return None
-        itemsize = dtype.itemsize
-        numel = prod(shape)
-        if numel * itemsize != nbytes:
+        view, itemsize = frames[frame], dtype.itemsize
+        left = len(view) - numel * itemsize
+        if left < 0:
             return None
-        tensor = _frombuffer(view, dtype=dtype)
+        tensor = _frombuffer(view, dtype=dtype, count=numel if left else -1)
         if tensor.data_ptr() % itemsize:
             return None
         self = cls.__new__(cls)
         self.made = {0: tensor if ndim == 1 else tensor.view(*shape) if ndim else tensor.view(())}
-        self._records = [(code, shape, 1, 0, numel, 0, 1)]
+        self._records = [(code, shape, frame, 0, numel, 0, 1)]
         return self
 
     def _refusal(
