@@ -6,9 +6,9 @@ they keep alive; `copy=True` gives them bytes of their own.
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Sequence
-from struct import Struct
 from typing import Final
 
 import msgspec
@@ -39,7 +39,7 @@ DEFAULT_MAX_NBYTES: Final = 16 << 30
 LONGEST_ERROR: Final = 500  # characters
 
 _AS_THEY_ARE: Final = (torch.Tensor, np.ndarray, KwargsItems, KwargsItem)
-_NUMBER: Final = Struct("<Q").unpack
+_NUMBER: Final = struct.Struct("<Q").unpack
 
 _START: Final = MAGIC + bytes([VERSION])
 _PLAIN_SIZES: Final = bytes(16)
@@ -166,13 +166,15 @@ def _bytes(frame: Buffer) -> memoryview:
 def _ext_hook(code: int, data: memoryview) -> object:
     table = _current.table
     if code == EXT_TENSOR:
-        if table is None:
-            raise WireError("tensor reference in a message without a tensor table")
-        if len(data) != 8:
-            raise WireError(f"tensor reference of {len(data)} B, wanted 8")
-        number = _NUMBER(data)[0]
-        made = table.made.get(number)
-        return table.refer(number) if made is None else made
+        try:
+            (number,) = _NUMBER(data)
+            return table.made[number]  # type: ignore[union-attr]
+        except KeyError:
+            return table.refer(number)  # type: ignore[union-attr]
+        except AttributeError:
+            raise WireError("tensor reference in a message without a tensor table") from None
+        except struct.error:
+            raise WireError(f"tensor reference of {len(data)} B, wanted 8") from None
     if table is None:
         table = Table(b"", 0, 0, [_NOTHING], False, 0)
     if code == EXT_VALUE:
