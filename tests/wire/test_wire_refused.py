@@ -235,3 +235,10 @@ def test_fields_of_items_are_packed_by_their_own_rules_even_with_odd_parts() -> 
     shared = KwargsItem({"x": FieldElem(SPARSE, SharedField())})
     with pytest.raises(EncodeError, match=r"KwargsItem\.x: torch\.sparse_coo"):
         mmlab.Encoder().encode(shared)
+
+
+def test_an_empty_tensor_may_not_claim_more_than_a_message_can() -> None:
+    wide = torch.ones(4)[:0].reshape(0, 1 << 61)
+    for message in (wide, [wide], [torch.ones(2), wide, torch.ones(3)]):
+        with pytest.raises(mmlab.EncodeError, match="beyond 2"):
+            mmlab.Encoder(0).encode(message)

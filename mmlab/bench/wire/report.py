@@ -50,7 +50,7 @@ def footing(head: Mapping[str, object]) -> str:
     if not isinstance(found, dict):
         return "nothing was measured"
     parts = [
-        f"{found['cpu']}, {found['cores']} cores, {found['torch_threads']} thread(s) of torch",
+        f"{found['cpu']}, {found['cores']} cores, torch threads: {found['torch_threads']}",
         *(f"{name} {found[name]}" for name in ("torch", "msgspec", "mmlab")),
         *([str(head["peer"])] if head.get("peer") else []),
         f"{found['time'][:10]}",
