@@ -18,8 +18,8 @@ from mmlab.dtypes import CODE_OF_TORCH
 from mmlab.wire.envelope import ALIGN, Buffer
 from mmlab.wire.payload import PACK_LIMIT, RUN_NDIM
 from mmlab.wire.piece import FEW, SEEN_AS
+from mmlab.wire.record import RECORD
 from mmlab.wire.sink import MAX_PACKED, PAD
-from mmlab.wire.table import RECORD
 
 _KNOWN: Final = {dtype: (code, SEEN_AS[dtype]) for dtype, code in CODE_OF_TORCH.items()}
 _pack: Final = [layout.pack for layout in RECORD]

@@ -40,8 +40,8 @@ from mmlab.wire.payload import (
     tensor_piece,
 )
 from mmlab.wire.piece import Piece, own_view
+from mmlab.wire.record import pack_record, pack_table
 from mmlab.wire.sink import PAD, FrameSink, PayloadSink, Place, packed
-from mmlab.wire.table import pack_record, pack_table
 from mmlab.wire.unsupported import Unsupported, locate, misfit
 from mmlab.wire.values import encode_plain, pack
 

@@ -1,62 +1,29 @@
-"""The tensor table: dtype, shape, frame and offset of every tensor, described once.
+"""The tensors of a message that has arrived: made from its frames when somebody asks for them.
 
-A record is 20 bytes and 8 per dimension, outside the msgpack body, and `count` tensors of one dtype
-and shape that lie behind each other are one record. On arrival every number in it is checked
-against the frames, in exact integers, before any tensor exists.
-
-    code u8 | dimensions u8 | zero u16 | frame u32 | offset u64 | count u32 | extent u64 ...
+On arrival every number in the table is checked against the frames, in exact integers, before any
+tensor exists (`parse`).
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
 from math import prod
 from typing import Final
 
 import numpy as np
 import torch
 
-from mmlab.dtypes import ITEMSIZE, NUMPY_OF, TORCH_OF, copyable, describe, empty
+from mmlab.dtypes import ITEMSIZE, NUMPY_OF, TORCH_OF, copyable, empty
 from mmlab.errors import WireError
 from mmlab.wire.envelope import Buffer
-from mmlab.wire.parse import MANY, Record, parse_many
-from mmlab.wire.payload import MAX_NDIM, RUN_NDIM, fits
-from mmlab.wire.piece import Piece
-from mmlab.wire.sink import Place
+from mmlab.wire.parse import Record, read_records
+from mmlab.wire.payload import MAX_NDIM
+from mmlab.wire.record import HEAD, RECORD
 
-RECORD: Final = [struct.Struct(f"<BBHIQI{n}Q") for n in range(MAX_NDIM + 1)]
-_HEAD: Final = 20
 _frombuffer: Final = torch.frombuffer
 AHEAD: Final = 64  # tensors made along with one
 _REF_NBYTES: Final = 10  # of one tensor reference in the body
 
 Made = torch.Tensor | np.ndarray
-
-
-def pack_record(code: int, shape: Sequence[int], count: int, frame: int, offset: int) -> bytes:
-    """`count` tensors of `shape` from `offset` of `frame` on."""
-    return RECORD[len(shape)].pack(code, len(shape), 0, frame, offset, count, *shape)
-
-
-def pack_table(pieces: Sequence[Piece], places: Sequence[Place]) -> bytes:
-    """Pieces and where they went -> bytes."""
-    out = []
-    for piece, (frame, offset) in zip(pieces, places, strict=True):
-        shape = piece.shape
-        n = len(shape)
-        out.append(RECORD[n].pack(piece.code, n, 0, frame, offset, piece.count, *shape))
-    return b"".join(out)
-
-
-def _peek(raw: Buffer, at: int, end: int) -> tuple[int, list[int], int, int, int]:
-    """code, shape, count, frame, offset of a record that cannot be read, as far as it can be."""
-    if at + _HEAD > end:
-        raise WireError(f"table: {max(end - at, 0)} B left for a record of {_HEAD} B and more")
-    code, ndim, _, frame, offset, count = RECORD[0].unpack_from(raw, at)
-    if ndim > MAX_NDIM or at + _HEAD + 8 * ndim > end:
-        raise WireError(f"table: {ndim} dimensions in {end - at - _HEAD} B, at most {MAX_NDIM}")
-    return code, list(RECORD[ndim].unpack_from(raw, at)[6:]), count, frame, offset
 
 
 def _stride(shape: list[int]) -> tuple[int, ...]:
@@ -92,31 +59,8 @@ class Table:
         self._room = body // _REF_NBYTES  # tensors that may be made before they are asked for
         self._bases: dict[tuple[int, int], torch.Tensor] = {}  # by frame and code
         self.made: dict[int, Made] = {}  # by number
-        records: list[Record] = []
-        size = 0
-        if end - at >= MANY and (records := parse_many(raw, at, end, frames)):
-            size, at = len(records), end
-        self._records = records
-        while at < end:
-            try:
-                ndim = raw[at + 1]
-                code, _, zero, frame, offset, count, *shape = RECORD[ndim].unpack_from(raw, at)
-                itemsize = ITEMSIZE[code]
-                numel = prod(shape)
-                at += _HEAD + 8 * ndim
-                if (
-                    offset + numel * count * itemsize > len(frames[frame])
-                    or offset % itemsize
-                    or zero
-                    or at > end
-                    or (count != 1 and (not count or ndim > RUN_NDIM))
-                    or not (numel or fits(shape, itemsize))
-                ):
-                    raise self._refusal(code, shape, count, frame, offset)
-            except (IndexError, KeyError, struct.error) as error:
-                raise self._refusal(*_peek(raw, at, end)) from error
-            records.append((code, shape, frame, offset, numel, size, count))
-            size += count
+        self._records = records = read_records(raw, at, end, frames)
+        size = records[-1][5] + records[-1][6] if records else 0
         if size > body:
             raise WireError(f"table: {size} tensors, a body of {body} B cannot refer to them all")
         self.size = size
@@ -132,7 +76,7 @@ class Table:
         What is wrong with the record is for `__init__` to find.
         """
         size = end - at
-        if size < _HEAD or size != _HEAD + 8 * (ndim := raw[at + 1]) or ndim > MAX_NDIM:
+        if size < HEAD or size != HEAD + 8 * (ndim := raw[at + 1]) or ndim > MAX_NDIM:
             return None
         code, _, zero, frame, offset, count, *shape = RECORD[ndim].unpack_from(raw, at)
         dtype, numel = TORCH_OF.get(code), prod(shape)
@@ -149,29 +93,6 @@ class Table:
         self.made = {0: tensor if ndim == 1 else tensor.view(*shape) if ndim else tensor.view(())}
         self._records = [(code, shape, frame, 0, numel, 0, 1)]
         return self
-
-    def _refusal(
-        self, code: int, shape: list[int], count: int, frame: int, offset: int
-    ) -> WireError:
-        where = f"table[{len(self._records)}]"
-        itemsize = ITEMSIZE.get(code)
-        if itemsize is None:
-            return WireError(f"{where}: {describe(code)}, wanted one of mmlab.dtypes")
-        if frame >= len(self._frames):
-            return WireError(
-                f"{where}: payload in frame {frame}, the message has {len(self._frames)}"
-            )
-        if offset % itemsize:
-            return WireError(
-                f"{where}: {describe(code)} at {offset} of frame {frame}, "
-                f"wanted a multiple of {itemsize}"
-            )
-        nbytes = prod(shape) * count * itemsize
-        return WireError(
-            f"{where}: frame {frame} has {len(self._frames[frame])} B, {count} x "
-            f"{describe(code)} {tuple(shape)} at {offset} needs {nbytes} B "
-            "(or the record is malformed)"
-        )
 
     def get(self, number: int) -> Made:
         """The tensor or array of a number. WireError if there is none."""

@@ -79,6 +79,7 @@ def test_batches_keep_to_their_budgets(limits: dict[str, int], batches: list[int
         assert model.entered.wait(5)
         for count in (1, 2, 3, 2):
             engine.send(images(count))
+        assert wait_for(lambda: len(engine.engine._inbox._waiting) == 4)
         model.gate.set()
         engine.receive()
         replies = [engine.receive()[2] for _ in range(4)]
