@@ -6,6 +6,8 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PEER := .venv-peer
+PEER_NEEDS := cloudpickle pydantic blake3 cachetools regex cbor2 aiohttp openai openai-harmony pybase64 uvloop \
+  py-cpuinfo requests prometheus-client transformers pillow psutil
 STAMP := $(VENV)/.installed
 BUSY := $(VENV)/.installing
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(if $(CI),--quiet) --constraint constraints.txt
@@ -59,10 +61,11 @@ $(PEER)/.installed: $(STAMP) Makefile
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 	  > "$$($(PEER)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
 	$(PEER)/bin/python -m pip install $(PIP_QUIET) --no-deps vllm==0.33.0
-	@# pip names the pins of vLLM that .venv does not follow: its serializer needs none of them
-	$(PEER)/bin/python -m pip install $(PIP_QUIET) cloudpickle pydantic blake3 cachetools regex cbor2 aiohttp \
-	  openai openai-harmony pybase64 uvloop py-cpuinfo requests prometheus-client transformers pillow psutil
-	touch $@
+	@# vLLM's serializer needs none of the pins that .venv does not follow: pip's complaints about them are
+	@# left out, unless it fails
+	$(PEER)/bin/python -m pip install -qqq $(PEER_NEEDS) || $(PEER)/bin/python -m pip install $(PEER_NEEDS)
+	@touch $@
+	@echo "$(PEER) is ready: $(BIN)/mmlab bench wire --peer vllm"
 
 notebooks: $(STAMP) ## run every notebook with its defaults; outputs stay in it, counts and times do not
 	$(BIN)/python -c "$$RUN_NOTEBOOKS"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from mmlab.cli.tables import table
-from mmlab.errors import unknown
+from mmlab.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from mmlab.bench.wire.timing import Row
@@ -35,7 +35,7 @@ def wire(
     sweep: Annotated[
         bool,
         typer.Option(
-            "--sweep", help="1 to 64 items of 16 B to 64 MiB instead, and a plot of them."
+            "--sweep", help="1 to 64 items of 16 B to 64 MiB instead; with --out, a plot too."
         ),
     ] = False,
     seconds: Annotated[float, typer.Option(min=0.05, help="Time for each message.")] = 2.0,
@@ -51,7 +51,8 @@ def wire(
     """What does it cost to encode and decode a message?
 
     Times are medians of interleaved rounds; a ratio is mmlab's time over the other's in the same
-    round, with its 95 % interval: below 1 mmlab is faster. Plain msgspec is the limit for text.
+    round: below 1 mmlab is faster (--json has its 95 % interval). Plain msgspec is the limit for
+    text.
 
     Examples:
 
@@ -63,6 +64,11 @@ def wire(
 
     if peer is not None and peer not in launch.PEERS:
         raise unknown("peer", peer, launch.PEERS)
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {out}: {error.strerror}, wanted a folder") from error
     python = launch.peer_python(peer_python) if peer else sys.executable
     found: list[dict[str, object]] = []
     interrupted = False
@@ -80,33 +86,18 @@ def wire(
     everything = {"peer": version, "environment": head.get("environment"), "rows": rows}
     where = report.footing(head)
     if out is not None and rows:
-        out.mkdir(parents=True, exist_ok=True)
         (out / "wire.json").write_text(json.dumps(everything, indent=1))
-        if sweep and version is not None:
+        typer.echo(out / "wire.json", err=True)
+        if sweep:
             from mmlab.plots import style
             from mmlab.plots.wire import sweep as draw
 
-            typer.echo(style.save(draw(rows, str(version), where), out, "wire_sweep"), err=True)
+            peer_name = None if version is None else str(version)
+            typer.echo(style.save(draw(rows, peer_name, where), out, "wire_sweep"), err=True)
     if as_json:
         typer.echo(json.dumps(everything))
     elif rows:
-        lines = _worst(rows) if sweep else [table(*report.table(rows))]
+        lines = report.worst(rows) if sweep else [table(*report.table(rows))]
         typer.echo("\n".join([*lines, "", where]))
     if interrupted:
         raise KeyboardInterrupt
-
-
-def _worst(rows: list[Row]) -> list[str]:
-    """The sweep in lines: for each form and direction, the ratio where mmlab does worst."""
-    lines = []
-    compared = [row for row in rows if row["who"] == "vllm" and row["ratio"] is not None]
-    for form, what in dict.fromkeys((row["case"], row["what"]) for row in compared):
-        mine = [row for row in compared if (row["case"], row["what"]) == (form, what)]
-        worst = max(mine, key=lambda row: float(row["ratio"] or 0))
-        slower = sum(float(row["ratio_low"] or 0) > 1.05 for row in mine)
-        lines.append(
-            f"{form:10s} {what}: {len(mine)} sizes, worst ratio {worst['ratio']:.3g} "
-            f"[{worst['ratio_low']:.3g}, {worst['ratio_high']:.3g}] at {worst['tensors']} x "
-            f"{worst['tensor_nbytes']} B; {slower} slower by more than 5 %"
-        )
-    return lines or [f"{len(rows)} rows; --peer vllm compares them, --json prints them"]

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
+from mmlab.bench.wire.report import nbytes_text
 from mmlab.plots import style
 
 Rows = Sequence[dict[str, str | int | float | None]]
@@ -21,36 +22,45 @@ _FORMS = {
 _COUNTS = {1: ("#b4560a", "o"), 4: ("#efb32c", "s"), 16: ("#1789b5", "^"), 64: ("#12127a", "D")}
 
 
-def sweep(rows: Rows, peer: str, where: str) -> Figure:
+def sweep(rows: Rows, peer: str | None, where: str) -> Figure:
     """mmlab's time over the peer's by size, number and form; below 1 mmlab is faster.
 
-    `where`: machine and versions, for the foot.
+    Without a peer: mmlab's times in microseconds. `where`: machine and versions, for the foot.
     """
-    compared = [row for row in rows if row["ratio"] is not None]
+    if peer is None:
+        heading = "One message: time by size and number of tensors"
+        drawn = [
+            {**r, "ratio": r["median_us"], "ratio_low": r["low_us"], "ratio_high": r["high_us"]}
+            for r in rows
+        ]
+    else:
+        heading = f"One message: mmlab against {peer} (below 1: mmlab is faster)"
+        drawn = [row for row in rows if row["ratio"] is not None]
     with matplotlib.rc_context(style.RC):  # type: ignore[arg-type]
         figure = style.new_figure(5.6)
         grid = figure.subplots(2, len(_FORMS), sharex=True, sharey=True)
         for column, (form, title) in enumerate(_FORMS.items()):
             for line, what in enumerate(("encode", "decode")):
                 axes = grid[line][column]
-                _panel(axes, [r for r in compared if (r["case"], r["what"]) == (form, what)])
+                mine = [row for row in drawn if (row["case"], row["what"]) == (form, what)]
+                _panel(axes, mine, compared=peer is not None)
                 if line == 0:
                     axes.set_title(title)
                 else:
                     axes.set_xlabel("size of a tensor (bytes)")
                 if column == 0:
-                    axes.set_ylabel(f"{what} time / {peer}'s")
+                    axes.set_ylabel(f"{what} time / {peer}'s" if peer else f"{what} time (us)")
         handles = [
             Line2D([], [], color=colour, marker=marker, label=f"{n} item{'s' if n > 1 else ''}")
             for n, (colour, marker) in _COUNTS.items()
         ]
-        style.heading(figure, f"One message: mmlab against {peer} (below 1: mmlab is faster)")
+        style.heading(figure, heading)
         figure.legend(handles=handles, loc="outside right upper", borderaxespad=0.2)
         style.stamp(figure, where)
     return figure
 
 
-def _panel(axes: Axes, rows: Rows) -> None:
+def _panel(axes: Axes, rows: Rows, *, compared: bool) -> None:
     for n, (colour, marker) in _COUNTS.items():
         mine = sorted((r for r in rows if r["tensors"] == n), key=lambda r: _f(r["tensor_nbytes"]))
         if not mine:
@@ -62,7 +72,8 @@ def _panel(axes: Axes, rows: Rows) -> None:
         axes.errorbar(
             size, ratio, yerr=[low, high], color=colour, marker=marker, ms=4, lw=1.2, elinewidth=0.8
         )
-    axes.axhline(1.0, color=style.INK, lw=0.9, ls=(0, (4, 3)))
+    if compared:
+        axes.axhline(1.0, color=style.INK, lw=0.9, ls=(0, (4, 3)))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(_bytes))
@@ -77,8 +88,4 @@ def _f(value: object) -> float:
 
 
 def _bytes(value: float, _: object) -> str:
-    for unit in ("B", "KiB"):
-        if value < 1024:
-            return f"{value:g} {unit}"
-        value /= 1024
-    return f"{value:g} MiB"
+    return nbytes_text(int(value))

@@ -97,7 +97,7 @@ class Decoder:
             raise WireError(_short(f"{error}")) from None
         # frames come from anyone: whatever a hostile message makes a library raise is a WireError
         except Exception as error:
-            raise WireError(_short(f"frame 0: {_reason(error)}")) from error
+            raise WireError(_short(_reason(frames, error))) from error
 
     def _message(self, frames: Sequence[Buffer]) -> object:
         if type(frames) is not list and isinstance(frames, (bytes, bytearray, memoryview, str)):
@@ -154,7 +154,7 @@ class Decoder:
         return (
             f"frame 0 has {size} B, its envelope declares body {envelope.body} B, "
             f"table {envelope.table} B, inline payload {envelope.inline} B "
-            f"(body and table at most {MAX_HEADER} B)"
+            f"(body and table at most {MAX_HEADER} B): it is damaged or cut short"
         )
 
 
@@ -216,7 +216,18 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST_ERROR else f"{text[:400]} ... {text[-90:]}"
 
 
-def _reason(error: Exception) -> str:
+def _reason(frames: object, error: Exception) -> str:
+    if not isinstance(frames, Sequence) or isinstance(frames, str):
+        return f"frames: got {type(frames).__name__}, wanted a list of frames"
+    if not frames:
+        return "frames: got none, wanted at least frame 0"
+    for i, frame in enumerate(frames):
+        try:
+            memoryview(frame)
+        except TypeError:
+            return f"frame {i}: got {type(frame).__name__}, wanted bytes or another buffer"
     if isinstance(error, RecursionError):
-        return "nested too deep"
-    return f"{error}" or type(error).__name__
+        return "frame 0: nested too deep"
+    if isinstance(error, msgspec.ValidationError):
+        return f"frame 0: the body is no value of the decoder's type: {error}"
+    return f"frame 0: {error}" if f"{error}" else f"frame 0: {type(error).__name__}"

@@ -50,12 +50,12 @@ def read_records(raw: Buffer, at: int, end: int, frames: list[memoryview]) -> li
             code, _, zero, frame, offset, count, *shape = RECORD[ndim].unpack_from(raw, at)
             itemsize = ITEMSIZE[code]
             numel = prod(shape)
-            at += HEAD + 8 * ndim
+            after = at + HEAD + 8 * ndim
             if (
                 offset + numel * count * itemsize > len(frames[frame])
                 or offset % itemsize
                 or zero
-                or at > end
+                or after > end
                 or (count != 1 and (not count or ndim > RUN_NDIM))
                 or not (numel or fits(shape, itemsize))
             ):
@@ -64,6 +64,7 @@ def read_records(raw: Buffer, at: int, end: int, frames: list[memoryview]) -> li
             raise _refusal(len(records), frames, *_peek(raw, at, end)) from error
         records.append((code, shape, frame, offset, numel, size, count))
         size += count
+        at = after
     return records
 
 
@@ -91,7 +92,10 @@ def _refusal(
     if itemsize is None:
         return WireError(f"{where}: {describe(code)}, wanted one of mmlab.dtypes")
     if frame >= len(frames):
-        return WireError(f"{where}: payload in frame {frame}, the message has {len(frames)}")
+        return WireError(
+            f"{where}: payload in frame {frame}, "
+            f"the message has {len(frames)} frames: some are missing"
+        )
     if offset % itemsize:
         return WireError(
             f"{where}: {describe(code)} at {offset} of frame {frame}, "

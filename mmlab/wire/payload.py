@@ -201,12 +201,13 @@ def check(t: torch.Tensor, original: torch.Tensor | None = None) -> None:
     if t.is_nested:
         reason = "nested (jagged) tensor cannot be carried: send a list of its parts"
     elif not t.is_cpu:
-        remedy = "it has no data" if t.is_meta else "move it to the CPU first"
+        remedy = "it has no data to send" if t.is_meta else "move it to the CPU first"
         reason = f"tensor on device {t.device} cannot be carried: {remedy}"
     elif t.layout is not torch.strided:
         reason = f"{t.layout} tensor cannot be carried: make it dense (strided) first"
     elif t.dtype not in CODE_OF_TORCH:
-        reason = f"{t.dtype} tensor cannot be carried: not in the table of dtypes (mmlab.dtypes)"
+        remedy = "dequantize() it first" if t.is_quantized else "convert it to a plain dtype first"
+        reason = f"{t.dtype} tensor cannot be carried: {remedy}"
     elif t.ndim > MAX_NDIM:
         reason = f"tensor of {t.ndim} dimensions cannot be carried: at most {MAX_NDIM}"
     else:

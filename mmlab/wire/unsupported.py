@@ -46,7 +46,7 @@ def misfit(root: object) -> tuple[str, str] | None:
     while stack:
         path, value = stack.pop()
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-            return path, "integer beyond 64 bits cannot be carried"
+            return path, "integer beyond 64 bits cannot be carried: send it as text"
         if isinstance(value, (bytes, bytearray, memoryview)) and len(value) >= 1 << 32:
             return path, f"{len(value)} B cannot be carried as bytes: send them as a numpy array"
         if isinstance(value, str):

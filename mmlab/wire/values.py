@@ -49,7 +49,7 @@ def pack(value: object, payload: Payload, depth: int = 0) -> Packed:
         return value
     if kind is int:
         if not -(1 << 63) <= value < 1 << 64:  # type: ignore[operator]
-            raise Unsupported(value, "integer beyond 64 bits cannot be carried")
+            raise Unsupported(value, "integer beyond 64 bits cannot be carried: send it as text")
         return value
     if depth >= MAX_DEPTH and kind in _PACKERS:
         raise Unsupported(value, f"values nested deeper than {MAX_DEPTH} cannot be carried")
@@ -61,7 +61,11 @@ def pack(value: object, payload: Payload, depth: int = 0) -> Packed:
     if isinstance(value, (np.generic, np.dtype)):
         return _pack_numpy(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    raise Unsupported(value, f"{name} cannot be carried")
+    raise Unsupported(
+        value,
+        f"{name} cannot be carried: wanted tensors, arrays, numbers, strings, bytes, None, "
+        "or lists, tuples and dicts of them",
+    )
 
 
 def _pack_items(

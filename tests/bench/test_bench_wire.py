@@ -46,7 +46,7 @@ def test_ctrl_c_shows_and_keeps_what_was_measured(tmp_path: Path) -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as job:
         assert job.stderr is not None
-        assert any("2 of 9" in line for line in job.stderr)
+        assert any("3 of 9" in line for line in job.stderr)
         below = psutil.Process(job.pid).children(recursive=True)
         for process in (psutil.Process(job.pid), *below):  # as a terminal does
             process.send_signal(signal.SIGINT)
@@ -123,3 +123,16 @@ def test_the_sweep_is_drawn_with_its_units(tmp_path: Path) -> None:
     labels = {axes.get_xlabel() for axes in figure.axes} | {a.get_ylabel() for a in figure.axes}
     assert {"size of a tensor (bytes)", "encode time / vLLM 0.33.0's"} <= labels
     assert style.save(figure, tmp_path, "sweep").stat().st_size > 10_000
+    alone = sweep(rows, None, "a machine")  # type: ignore[arg-type]
+    assert "encode time (us)" in {axes.get_ylabel() for axes in alone.axes}
+    assert style.save(alone, tmp_path, "alone").stat().st_size > 10_000
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        assert main(["bench", "wire", "--out", str(path)]) == 2
+        out, err = capsys.readouterr()
+        assert not out and "wanted a folder" in err and "of 9" not in err

@@ -138,6 +138,29 @@ def test_frames_that_are_no_bytes_are_refused_or_read_as_bytes() -> None:
     assert_same(got, torch.tensor([1, 2, 3, 4], dtype=torch.uint32))
 
 
+def test_a_message_without_its_last_frames_says_that_they_are_missing() -> None:
+    sent = {"a": torch.ones(5000), "b": torch.ones(9000)}
+    frames = [bytes(frame) for frame in mmlab.Encoder(0).encode(sent)]
+    for n in (1, 2):
+        with pytest.raises(WireError, match=r"the message has .* some are missing"):
+            mmlab.Decoder().decode(frames[:n])
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [
+        ([], "frames: got none"),
+        (None, "frames: got NoneType, wanted a list"),
+        (7, "frames: got int, wanted a list"),
+        (["a"], "frame 0: got str, wanted bytes"),
+        ([mmlab.Encoder().encode(torch.ones(99))[0], None], "frame 1: got NoneType, wanted bytes"),
+    ],
+)
+def test_what_is_no_message_at_all_is_said_in_plain_words(frames: object, said: str) -> None:
+    with pytest.raises(WireError, match=said):
+        mmlab.Decoder().decode(frames)  # type: ignore[arg-type]
+
+
 def test_a_pickle_is_refused_wherever_it_stands(tmp_path) -> None:  # type: ignore[no-untyped-def]
     import pickle
 

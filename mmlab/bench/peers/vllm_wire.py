@@ -40,10 +40,15 @@ class VllmWire:
 
     def __init__(self) -> None:
         logging.getLogger("vllm").setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._serial = importlib.import_module("vllm.v1.serial_utils")
-            self._inputs = importlib.import_module("vllm.multimodal.inputs")
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)  # torch logs what vLLM still imports under old names
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._serial = importlib.import_module("vllm.v1.serial_utils")
+                self._inputs = importlib.import_module("vllm.multimodal.inputs")
+        finally:
+            logging.disable(before)
         self.version = importlib.metadata.version("vllm")
 
     def encoder(self, inline: bool = False) -> _Codec:

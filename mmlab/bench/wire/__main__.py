@@ -17,6 +17,7 @@ import msgspec
 import torch
 
 from mmlab.bench.wire.cases import sweep_cases, table_cases
+from mmlab.bench.wire.report import nbytes_text
 from mmlab.bench.wire.timing import measure
 from mmlab.measure import environment
 
@@ -49,18 +50,19 @@ def main() -> int:
     print(json.dumps({"environment": {**record, "torch_threads": options.threads}}), flush=True)
     builders = list(sweep_cases(peer) if options.sweep else table_cases(peer))
     begun = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - begun:5.0f} s  {text}", file=sys.stderr, flush=True)
+
     for i, build in enumerate(builders, 1):
         case = build()
+        size = f", {case.tensors} x {nbytes_text(case.tensor_nbytes)}" if options.sweep else ""
+        say(f"{i} of {len(builders)}: {case.name}{size} ...")
         for row in measure(case, seconds=options.seconds, seed=options.seed):
             print(json.dumps(row), flush=True)
-        size = f"{case.tensors} x {case.tensor_nbytes} B" if options.sweep else ""
-        print(
-            f"{time.monotonic() - begun:5.0f} s  {i} of {len(builders)}  {case.name} {size}",
-            file=sys.stderr,
-            flush=True,
-        )
         del case
         gc.collect()
+    say("done")
     return 0
 
 

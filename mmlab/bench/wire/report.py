@@ -70,8 +70,34 @@ def _side(rows: Mapping[tuple[str, str], Row], who: str) -> list[str]:
 
 
 def _ratio(rows: Mapping[tuple[str, str], Row], who: str, what: str) -> str:
-    row = rows[who, what]
-    return f"{row['ratio']:.3g} [{row['ratio_low']:.2g}, {row['ratio_high']:.2g}]"
+    return f"{rows[who, what]['ratio']:.3g}"
+
+
+def nbytes_text(nbytes: int) -> str:
+    """16 B, 4 KiB, 64 MiB: sizes that are powers of two in the sweep."""
+    for unit in ("B", "KiB"):
+        if nbytes < 1024:
+            return f"{nbytes:g} {unit}"
+        nbytes //= 1024
+    return f"{nbytes} MiB"
+
+
+def worst(rows: Sequence[Row]) -> list[str]:
+    """The sweep in lines: for each form and direction, the ratio where mmlab does worst."""
+    lines = []
+    compared = [row for row in rows if row["who"] == PEER and row["ratio"] is not None]
+    for form, what in dict.fromkeys((row["case"], row["what"]) for row in compared):
+        mine = [row for row in compared if (row["case"], row["what"]) == (form, what)]
+        found = max(mine, key=lambda row: float(row["ratio"] or 0))
+        slower = sum(float(row["ratio_low"] or 0) > 1.05 for row in mine)
+        nbytes = found["tensor_nbytes"]
+        assert isinstance(nbytes, int)
+        lines.append(
+            f"{form:10s} {what}: worst of {len(mine)} ratios {found['ratio']:.3f} "
+            f"[{found['ratio_low']:.3f}, {found['ratio_high']:.3f}] at {found['tensors']} x "
+            f"{nbytes_text(nbytes)}; {slower} slower by more than 5 %"
+        )
+    return lines or [f"{len(rows)} rows measured; --peer vllm compares them, --json prints them"]
 
 
 def _time(value: object) -> str:
