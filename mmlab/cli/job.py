@@ -17,18 +17,21 @@ from mmlab.cli import defaults
 from mmlab.cli.tables import overview_table
 from mmlab.errors import UsageError
 from mmlab.measure.clocks import now, seconds_text, utc_stamp
+from mmlab.measure.load import busy_now
 
 
 def main_job(
     settings: RunSettings, extra: Sequence[str], out: Path | None, *, as_json: bool
 ) -> None:
     """UsageError before anything has been started, NotebookError where the job failed."""
-    start, source = now(), notebook.find(defaults.NOTEBOOK)
+    start, source, busy = now(), notebook.find(defaults.NOTEBOOK), busy_now()
     settings, parameters = _parameters(source, settings, extra)
     undecodable = validate.validate(settings)
     folder = out or validate.default_folder(Path(defaults.RUNS), utc_stamp())
     with validate.new_folder(folder.expanduser().absolute()) as folder:
         to_stderr(_announcement(settings, folder))
+        if busy:
+            to_stderr(busy)
         executed = notebook.execute(source, parameters, folder)
         report = notebook.to_html(executed)
     rows, memory = results.read(folder), results.read(folder, "memory")
@@ -45,6 +48,7 @@ def main_job(
                     "strategies": overview,
                     "not_run": skipped,
                     "images_skipped": int(rows["images_skipped"].max()) if len(rows) else 0,
+                    "busy": busy,
                     "environment": json.loads((folder / "environment.json").read_text()),
                 },
                 indent=2,
@@ -57,6 +61,8 @@ def main_job(
         typer.echo(f"images: {len(undecodable)} of the files in {settings.images} were skipped")
     for line in skipped:
         typer.echo(f"not run: {line['strategy']} ({line['kind']}): {line['reason']}")
+    if busy:
+        typer.echo(busy)
     typer.echo(f"\nResults, after {seconds_text(now() - start)}: {_short(folder)}")
     typer.echo(f"Report: {_short(report)}")
 
