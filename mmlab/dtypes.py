@@ -104,7 +104,7 @@ _BITS_OF: Final[dict[torch.dtype, torch.dtype]] = {
 def copyable(tensor: torch.Tensor) -> torch.Tensor:
     """`tensor`, or the same memory as integers where torch has no kernels for its dtype."""
     bits = _BITS_OF.get(tensor.dtype)
-    return tensor if bits is None else tensor.resolve_conj().view(bits)
+    return tensor if bits is None else tensor.resolve_conj().resolve_neg().view(bits)
 
 
 def as_bytes(dense: torch.Tensor) -> torch.Tensor:

@@ -140,7 +140,9 @@ def _whole(field: Field, parts: list[torch.Tensor], payload: Payload) -> object 
         return None
     dtype, largest = first.dtype, 0
     for part in parts:
-        if not part.is_cpu or part.layout is not torch.strided or part.dtype is not dtype:
+        if type(part) is not torch.Tensor or part.dtype is not dtype:
+            return None
+        if not part.is_cpu or part.layout is not torch.strided:
             return None
         largest = max(largest, part.nbytes)
     if isinstance(field, BatchedField):

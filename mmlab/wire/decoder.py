@@ -17,8 +17,8 @@ import torch
 
 from mmlab.errors import WireError
 from mmlab.fields.items import KwargsItem, KwargsItems
+from mmlab.wire.call import EXT_ITEM, EXT_ITEMS, EXT_VALUE
 from mmlab.wire.columns import unpack_item, unpack_items
-from mmlab.wire.encoder import EXT_ITEM, EXT_ITEMS, EXT_VALUE
 from mmlab.wire.envelope import (
     ALIGN,
     LAYOUT,
@@ -30,6 +30,7 @@ from mmlab.wire.envelope import (
     read_envelope,
 )
 from mmlab.wire.growth import SCAN_FROM, check_growth
+from mmlab.wire.keys import check_keys
 from mmlab.wire.payload import EXT_TENSOR
 from mmlab.wire.quiet import quiet_frombuffer
 from mmlab.wire.table import Table
@@ -68,6 +69,8 @@ class Decoder:
     def __init__(
         self, type: object = None, max_nbytes: int = DEFAULT_MAX_NBYTES, copy: bool = False
     ) -> None:
+        if not isinstance(max_nbytes, int) or max_nbytes < 0:
+            raise ValueError(f"max_nbytes is {max_nbytes!r}, wanted bytes >= 0")
         self.max_nbytes = max_nbytes
         self.copy = copy
         self._plain = min(max_nbytes, SCAN_FROM)
@@ -115,7 +118,9 @@ class Decoder:
         if not body and not table and not inline:
             body = size - SIZE
         if SCAN_FROM <= body <= MAX_HEADER:
-            check_growth(bytes(frame0[SIZE : SIZE + body]))
+            raw = bytes(frame0[SIZE : SIZE + body])
+            check_growth(raw)
+            check_keys(raw)
         before = _current.table
         if not table and not inline and len(frames) == 1:
             if size != SIZE + body or size > MAX_HEADER or size > self.max_nbytes:

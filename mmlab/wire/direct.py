@@ -16,10 +16,10 @@ import torch
 
 from mmlab.dtypes import CODE_OF_TORCH
 from mmlab.wire.envelope import ALIGN, Buffer
-from mmlab.wire.payload import PACK_LIMIT, RUN_NDIM
+from mmlab.wire.payload import MAX_PACKED, PACK_LIMIT, RUN_NDIM
 from mmlab.wire.piece import FEW, SEEN_AS
 from mmlab.wire.record import RECORD
-from mmlab.wire.sink import MAX_PACKED, PAD
+from mmlab.wire.sink import PAD
 
 _KNOWN: Final = {dtype: (code, SEEN_AS[dtype]) for dtype, code in CODE_OF_TORCH.items()}
 _pack: Final = [layout.pack for layout in RECORD]
@@ -53,6 +53,9 @@ def lay_out(
             code, seen = _KNOWN[dtype]
             address = value.data_ptr()
             if not address:
+                return None
+            storage = value.untyped_storage()
+            if address + nbytes > storage.data_ptr() + storage.nbytes():
                 return None
             if nbytes >= PACK_LIMIT and nbytes >= limit:
                 view = (value if seen is None else value.view(seen)).numpy().data.cast("B")

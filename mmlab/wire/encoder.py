@@ -7,17 +7,16 @@ encode may run inside another one. A message without tensors is plain msgpack be
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from ctypes import string_at
+from typing import Final
 
 import msgspec
-import numpy as np
 import torch
 
 from mmlab.dtypes import CODE_OF_TORCH
-from mmlab.errors import EncodeError
-from mmlab.fields.items import KwargsItem, KwargsItems
-from mmlab.wire.columns import pack_item, pack_items
+from mmlab.errors import EncodeError, TransportError, WireError
+from mmlab.wire.call import Call
 from mmlab.wire.direct import lay_out
 from mmlab.wire.envelope import (
     ALIGN,
@@ -30,27 +29,13 @@ from mmlab.wire.envelope import (
     VERSION,
     Buffer,
 )
-from mmlab.wire.payload import (
-    FEW_REFERENCES,
-    FIRST,
-    REFERENCES,
-    Ext,
-    Payload,
-    shape_of,
-    tensor_piece,
-)
-from mmlab.wire.piece import Piece, own_view
+from mmlab.wire.growth import SCAN_FROM, check_growth
+from mmlab.wire.keys import check_keys
+from mmlab.wire.payload import MAX_NDIM, Payload, tensor_piece
+from mmlab.wire.piece import Piece, dense_address, own_view
 from mmlab.wire.record import pack_record, pack_table
 from mmlab.wire.sink import PAD, FrameSink, PayloadSink, Place, packed
 from mmlab.wire.unsupported import Unsupported, locate, misfit
-from mmlab.wire.values import encode_plain, pack
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-EXT_VALUE: Final = 2  # msgpack of a tagged value (mmlab.wire.values)
-EXT_ITEMS: Final = 3  # msgpack of all items of a request (mmlab.wire.columns)
-EXT_ITEM: Final = 4  # msgpack of one item
 
 _MAX_BODY: Final = MAX_HEADER - SIZE
 
@@ -64,12 +49,15 @@ _MSGSPEC_RAISES: Final = (
 class Encoder:
     """Encodes messages; thread-safe and reentrant.
 
+    What msgspec itself writes as it stands (its `Ext` and `Raw`) is not looked into.
     `size_threshold` (bytes): smaller payloads travel inside frame 0; None puts all of it there.
     """
 
     def __init__(self, size_threshold: int | None = 256) -> None:
-        if size_threshold is not None and size_threshold < 0:
-            raise ValueError(f"size_threshold is {size_threshold}, wanted 0 or more, or None")
+        if size_threshold is not None and not (
+            isinstance(size_threshold, int) and size_threshold >= 0
+        ):
+            raise ValueError(f"size_threshold is {size_threshold!r}, wanted bytes >= 0, or None")
         self.size_threshold = size_threshold
         self._text = False  # a guess that only costs time where it is wrong
 
@@ -84,19 +72,20 @@ class Encoder:
         if self._text:  # the last message had no tensors: most often this one has none either
             try:
                 body = _encode_text(obj)
-                if len(body) <= _MAX_BODY:
-                    if not kind and not request_id:
-                        return [PLAIN_0 + body]
-                    return [PLAIN.pack(MAGIC, VERSION, kind, 0, request_id) + body]
+                if len(body) >= SCAN_FROM:
+                    _check_body(body)
+                if kind == 0 and request_id == 0:
+                    return [PLAIN_0 + body]
+                return [PLAIN.pack(MAGIC, VERSION, kind, 0, request_id) + body]
             except _MSGSPEC_RAISES:
                 self._text = False
-        call = _Call()
+        call = Call()
         try:
             body = _encode(obj, enc_hook=call.hook)
+            if len(body) >= SCAN_FROM:
+                _check_body(body)
             found = call.found
             if found is None:
-                if len(body) > _MAX_BODY:
-                    raise EncodeError(_too_long(len(body)))
                 self._text = True
                 return [PLAIN.pack(MAGIC, VERSION, kind, 0, request_id) + body]
             if sink is None:
@@ -115,16 +104,8 @@ class Encoder:
                         return [header, *frames]
                 sink = FrameSink()
             return self._finish(body, call.start().pieces(), kind, request_id, sink)
-        except Unsupported as error:
-            raise EncodeError(_message(obj, error)) from None
-        except EncodeError:
-            raise
-        except struct.error as error:
-            raise EncodeError(
-                f"kind {kind!r}, request_id {request_id!r}: wanted 0 to 255 and 0 to 2**64 - 1"
-            ) from error
-        except _MSGSPEC_RAISES as error:
-            raise EncodeError(_reason(obj, error)) from error
+        except (Unsupported, struct.error, _SinkFailed, *_MSGSPEC_RAISES) as error:
+            raise _meant(obj, call, error, kind, request_id) from error
 
     def _finish(
         self, body: bytes, pieces: list[Piece], kind: int, request_id: int, sink: PayloadSink
@@ -145,9 +126,9 @@ class Encoder:
             else:
                 outside.append(i)
         if len(outside) == len(pieces):
-            places = sink.place(pieces)
+            places = list(_placed(sink, pieces))
         elif outside:
-            chosen = sink.place([pieces[i] for i in outside])
+            chosen = _placed(sink, [pieces[i] for i in outside])
             for i, place in zip(outside, chosen, strict=True):
                 places[i] = place
         table = pack_table(pieces, places)
@@ -158,20 +139,56 @@ class Encoder:
 
     def _finish_one(self, body: bytes, t: torch.Tensor, kind: int, request_id: int) -> list[Buffer]:
         """The message of exactly one tensor, which is the most common one."""
-        limit = self.size_threshold
-        if limit is not None and t.layout is torch.strided and t.nbytes >= limit:
+        limit, nbytes = self.size_threshold, t.nbytes
+        if limit is not None and nbytes >= limit:
             view = own_view(t)
             if view:
                 table = pack_record(CODE_OF_TORCH[t.dtype], t.shape, 1, 1, 0)
                 return [_envelope(kind, request_id, body, table, 0), view]
-        piece = tensor_piece(t, t.dtype, shape_of(t))
-        nbytes = piece.nbytes
-        if nbytes and (limit is None or nbytes < limit):
-            table = pack_record(piece.code, piece.shape, 1, 0, 0)
-            header = _envelope(kind, request_id, body, table, (nbytes + 63) & -ALIGN)
-            data, pad = piece.view(), PAD[len(header) % ALIGN]
-            return [b"".join((header, pad, data, PAD[nbytes % ALIGN]))]
+        elif nbytes and t.layout is torch.strided and t.is_cpu and (address := dense_address(t)):
+            code, shape = CODE_OF_TORCH.get(t.dtype), t.shape
+            if code is not None and len(shape) <= MAX_NDIM:
+                table = pack_record(code, shape, 1, 0, 0)
+                header = _envelope(kind, request_id, body, table, (nbytes + 63) & -ALIGN)
+                data = string_at(address, nbytes)
+                return [b"".join((header, PAD[len(header) % ALIGN], data, PAD[nbytes % ALIGN]))]
+        piece = tensor_piece(t, t.dtype, t.shape)
         return self._finish(body, [piece], kind, request_id, FrameSink())
+
+
+def _check_body(body: bytes) -> None:
+    """EncodeError for a long body that a decoder would refuse."""
+    if len(body) > _MAX_BODY:
+        raise EncodeError(_too_long(len(body)))
+    try:
+        check_growth(body)
+        check_keys(body)
+    except WireError as error:
+        raise EncodeError(f"{error}") from None
+
+
+def _placed(sink: PayloadSink, pieces: list[Piece]) -> Sequence[Place]:
+    """What the sink says; its own errors are kept apart from those of a message."""
+    if type(sink) is FrameSink:
+        return sink.place(pieces)
+    try:
+        places = sink.place(pieces)
+    except (Unsupported, EncodeError):
+        raise
+    except _MSGSPEC_RAISES as error:
+        raise _SinkFailed(error) from error
+    if len(places) != len(pieces):
+        kind = type(sink).__name__
+        raise _SinkFailed(TransportError(f"{kind}: {len(places)} places, {len(pieces)} pieces"))
+    return places
+
+
+class _SinkFailed(Exception):
+    """A sink has raised `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def _envelope(kind: int, request_id: int, body: bytes, table: bytes, inline: int) -> bytes:
@@ -183,62 +200,25 @@ def _envelope(kind: int, request_id: int, body: bytes, table: bytes, inline: int
     return b"".join((head, body, table))
 
 
-class _Call:
-    """One encode: what it has found so far that msgspec does not know."""
-
-    # nothing, one tensor, or all that there is (a default of the class: no message, no attribute)
-    found: torch.Tensor | Payload | None = None
-
-    def start(self) -> Payload:
-        """The payload, with the tensor found first as its number 0."""
-        found = self.found
-        if isinstance(found, Payload):
-            return found
-        payload = self.found = Payload()
-        if found is not None:
-            payload.number(found)
-        return payload
-
-    def hook(self, value: object) -> Ext:
-        """What msgspec does not know."""
-        found = self.found
-        if type(value) is torch.Tensor:
-            if found is None:
-                self.found = value
-                return FIRST
-            payload = found if type(found) is Payload else self.start()
-            new = len(payload.values)
-            number = payload.memo.setdefault(id(value), new)
-            if number == new:
-                payload.values.append(value)
-            if number < FEW_REFERENCES:
-                return REFERENCES[number]
-            return payload.reference(value)
-        payload = found if type(found) is Payload else self.start()
-        if isinstance(value, (torch.Tensor, np.ndarray)):
-            return payload.reference(value)
-        if isinstance(value, KwargsItems):
-            if type(value) is not KwargsItems or value.foreign is not None:
-                raise Unsupported(value, value.foreign or _subclass(type(value), KwargsItems))
-            return Ext(EXT_ITEMS, _inside(value, pack_items, payload))
-        if isinstance(value, KwargsItem):
-            if type(value) is not KwargsItem:
-                raise Unsupported(value, _subclass(type(value), KwargsItem))
-            return Ext(EXT_ITEM, _inside(value, pack_item, payload))
-        return Ext(EXT_VALUE, encode_plain(_inside(value, pack, payload)))
-
-
-def _inside(value: T, pack_value: Callable[[T, Payload], R], payload: Payload) -> R:
-    """Pack; what fails inside `value` has a path that begins at it."""
-    try:
-        return pack_value(value, payload)
-    except Unsupported as error:
-        error.owner = value
-        raise
-
-
-def _subclass(kind: type, base: type) -> str:
-    return f"{kind.__name__} is a subclass of {base.__name__}: its own fields would be lost"
+def _meant(
+    obj: object, call: Call, error: Exception, kind: object, request_id: object
+) -> Exception:
+    """The error to raise for one that an encode has ended with."""
+    if not isinstance(error, (Unsupported, EncodeError)) and call.found is not None:
+        try:
+            call.start().explain()  # what torch says of a tensor names neither it nor its place
+        except Unsupported as found:
+            error = found
+    if isinstance(error, Unsupported):
+        return EncodeError(_message(obj, error))
+    if isinstance(error, EncodeError):
+        return error
+    if isinstance(error, _SinkFailed):
+        return error.error
+    if isinstance(error, struct.error):
+        wanted = "wanted 0 to 255 and 0 to 2**64 - 1"
+        return EncodeError(f"kind {kind!r}, request_id {request_id!r}: {wanted}")
+    return EncodeError(_reason(obj, error))
 
 
 def _too_long(nbytes: int) -> str:

@@ -54,7 +54,7 @@ def check_growth(body: bytes) -> None:
         return  # even if every byte that may begin a map or a list did
     if _walk(body, 0, size, limit, True) > limit:
         raise WireError(
-            f"frame 0: a body of {size} B would become more than {limit} B of Python objects: "
+            f"a body of {size} B would become more than {limit} B of Python objects: "
             f"at most {MAX_GROWTH} for each byte are taken"
         )
 

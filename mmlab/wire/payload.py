@@ -30,6 +30,7 @@ from mmlab.wire.unsupported import Unsupported
 PACK_LIMIT: Final = (
     8192  # smaller tensors are copied next to each other; larger ones are not copied
 )
+MAX_PACKED: Final = 16 << 20  # bytes of small tensors in one frame: keeping one pins no more
 MAX_NDIM: Final = 64
 MAX_SPAN: Final = 1 << 62  # bytes an entry may span, zero extents counted as one: torch's strides
 RUN_NDIM: Final = 5  # of tensors in a run: torch allocates more for each tensor that has more
@@ -88,10 +89,14 @@ class Payload:
         try:
             return self._pieces()
         except RuntimeError:  # a nested tensor has no shape
-            for value in self.values:
-                if isinstance(value, torch.Tensor):
-                    check(value)
+            self.explain()
             raise
+
+    def explain(self) -> None:
+        """After torch has failed on the payload: Unsupported if one of its tensors is why."""
+        for value in self.values:
+            if isinstance(value, torch.Tensor):
+                check(value)
 
     def _pieces(self) -> list[Piece]:
         pieces: list[Piece] = []
@@ -105,7 +110,7 @@ class Payload:
                     rows.append(value)
                     continue
                 if last is not None:
-                    _end_run(pieces[-1], rows)
+                    _end_run(pieces, rows)
                     last = None
                 shape = value.shape
                 piece = tensor_piece(value, dtype, shape)
@@ -114,20 +119,27 @@ class Payload:
                 pieces.append(piece)
             else:
                 if last is not None:
-                    _end_run(pieces[-1], rows)
+                    _end_run(pieces, rows)
                     last = None
                 pieces.append(value if type(value) is Piece else _array_piece(value))
         if last is not None:
-            _end_run(pieces[-1], rows)
+            _end_run(pieces, rows)
         return pieces
 
 
-def _end_run(piece: Piece, rows: list[torch.Tensor]) -> None:
+def _end_run(pieces: list[Piece], rows: list[torch.Tensor]) -> None:
+    """`rows` are all of the last piece; a long run becomes several, each of MAX_PACKED at most."""
     count = len(rows)
-    if count > 1:
-        piece.count = count
-        piece.nbytes *= count
-        piece.address = 0
+    if count == 1:
+        return
+    first = pieces.pop()
+    each = first.nbytes
+    most = max(MAX_PACKED // each, 1)
+    for begin in range(0, count, most):
+        part = rows if count <= most else rows[begin : begin + most]
+        piece = Piece(first.code, first.shape, each * len(part), rows=part)
+        piece.count = len(part)
+        pieces.append(piece)
 
 
 def tensor_piece(t: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> Piece:
@@ -146,15 +158,6 @@ def tensor_piece(t: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> Piec
         return Piece(code, shape, nbytes, None, None, [t], dense_address(t))
     check_span(t)
     return Piece(code, shape, 0)
-
-
-def shape_of(t: torch.Tensor) -> torch.Size:
-    """Its shape; Unsupported for a nested tensor, which has none."""
-    try:
-        return t.shape
-    except RuntimeError:  # a nested tensor has none
-        check(t)
-        raise
 
 
 def _array_piece(array: torch.Tensor | np.ndarray | Piece) -> Piece:

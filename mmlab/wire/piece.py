@@ -32,6 +32,9 @@ SEEN_AS: Final[dict[torch.dtype, torch.dtype | None]] = {
 }
 
 _address: Final = torch.Tensor.data_ptr
+# A freed storage begins at 0, so that a view of it is where its offset says. Where a heap may lie
+# as low as that, every address is looked at again.
+LOWEST: Final = 1 << 40
 FEW: Final = 16  # up to here copying one by one is faster than one torch.stack
 
 
@@ -96,7 +99,9 @@ def own_view(t: torch.Tensor) -> Buffer | None:
     try:
         seen = SEEN_AS[t.dtype]
         view: memoryview = (t if seen is None else t.view(seen)).numpy().data
-        return view.cast("B") if t.data_ptr() else None
+        storage, address = t.untyped_storage(), t.data_ptr()
+        end = storage.data_ptr() + storage.nbytes()
+        return view.cast("B") if address and address + t.nbytes <= end else None
     except (RuntimeError, TypeError, ValueError, KeyError):
         return None
 
@@ -142,7 +147,7 @@ def rows_view(rows: Sequence[torch.Tensor], nbytes: int) -> Buffer:
 
 def small_bytes(t: torch.Tensor, nbytes: int) -> bytes:
     """A copy of a small tensor's bytes."""
-    if t.is_contiguous() and not t.is_neg() and not t.is_conj() and (address := t.data_ptr()):
+    if address := dense_address(t):
         return string_at(address, nbytes)
     t = dense(t)  # named, so that it lives while its bytes are read
     return string_at(t.data_ptr(), nbytes)
@@ -151,7 +156,11 @@ def small_bytes(t: torch.Tensor, nbytes: int) -> bytes:
 def dense_address(t: torch.Tensor) -> int:
     """Where the bytes lie if they lie behind each other as they are meant, else 0."""
     if t.is_contiguous() and not t.is_neg() and not t.is_conj():
-        return t.data_ptr()
+        address = t.data_ptr()
+        if address:
+            storage = t.untyped_storage()
+            if address + t.nbytes <= storage.data_ptr() + storage.nbytes():
+                return address
     return 0
 
 
@@ -163,7 +172,7 @@ def _write_rows(rows: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
 
 def _copyable(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The same values in memory that torch can copy from."""
-    if not all(map(_address, tensors)):  # empty, or all zeros, or freed
+    if min(map(_address, tensors)) < LOWEST:  # empty, or all zeros, or freed
         tensors = [dense(t) for t in tensors]
     if copyable(tensors[0]) is not tensors[0]:
         tensors = [copyable(t) for t in tensors]
@@ -175,10 +184,23 @@ def dense(t: torch.Tensor) -> torch.Tensor:
     original = t
     if t.requires_grad:
         t = t.detach()
-    if t.data_ptr():
+    if t.numel() and not t._is_zerotensor():
+        _check_memory(t, original)
         if t.is_contiguous() and not t.is_neg() and not t.is_conj():
             return t
-    elif not t._is_zerotensor() and t.numel():
-        raise Unsupported(original, "the memory of this tensor was freed (its storage holds 0 B)")
-    t = copyable(t.resolve_conj().resolve_neg())
+    try:
+        t = copyable(t.resolve_conj().resolve_neg())
+    except RuntimeError:
+        reason = f"conjugate or negative of {t.dtype}, not yet applied, cannot be carried"
+        raise Unsupported(original, f"{reason}: torch cannot apply it") from None
     return t.clone(memory_format=torch.contiguous_format)
+
+
+def _check_memory(t: torch.Tensor, original: torch.Tensor) -> None:
+    """Unsupported for a tensor whose storage was freed, or made smaller, under it."""
+    last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
+    needed = (t.storage_offset() + last + 1) * t.itemsize
+    held = t.untyped_storage().nbytes()
+    if needed > held:
+        reason = f"the memory of this tensor was freed: it needs {needed} B, its storage holds"
+        raise Unsupported(original, f"{reason} {held} B")

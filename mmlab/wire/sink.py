@@ -14,10 +14,9 @@ from typing import Final, Protocol
 import torch
 
 from mmlab.wire.envelope import ALIGN, Buffer
-from mmlab.wire.payload import PACK_LIMIT
+from mmlab.wire.payload import MAX_PACKED, PACK_LIMIT
 from mmlab.wire.piece import FEW, Piece
 
-MAX_PACKED: Final = 16 << 20  # bytes of small pieces in one frame, so that one of them pins no more
 PAD: Final = [bytes(-n % ALIGN) for n in range(ALIGN)]  # zeros from n to the next aligned place
 
 Place = tuple[int, int]  # frame (1 is the first after frame 0), byte offset in it

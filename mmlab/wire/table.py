@@ -6,6 +6,7 @@ tensor exists (`parse`).
 
 from __future__ import annotations
 
+from collections.abc import Set
 from math import prod
 from typing import Final
 
@@ -44,7 +45,7 @@ def _copied(view: memoryview) -> memoryview:
 class Table:
     """The tensors of one received message: checked on arrival, made when they are asked for."""
 
-    _owned: frozenset[int] = frozenset()  # frames that are the table's own copies
+    _owned: Set[int] = frozenset()  # frames that are the table's own copies
     _ahead = 0  # numbers below need not be made ahead
     _copy = False
     size = 1  # numbers
@@ -207,7 +208,7 @@ class Table:
         code, shape, frame, offset, numel, first, count = self._records[which]
         if self._copy and numel and frame not in self._owned:
             end = offset + numel * count * ITEMSIZE[code]
-            self._owned |= {len(self._frames)}
+            self._mark_owned(len(self._frames))
             self._records[which] = (code, shape, len(self._frames), 0, numel, first, count)
             self._frames.append(_copied(self._frames[frame][offset:end]))
 
@@ -215,7 +216,12 @@ class Table:
         """Replace a frame by one copy of it, aligned, whose memory no sender can touch."""
         self._frames[frame] = _copied(self._frames[frame])
         self._bases.clear()
-        self._owned |= {frame}
+        self._mark_owned(frame)
+
+    def _mark_owned(self, frame: int) -> None:
+        if not isinstance(self._owned, set):
+            self._owned = set()
+        self._owned.add(frame)
 
     def _own_where_shared(self) -> None:
         """Where tensors overlap, a copy of each could need many times the payload."""

@@ -16,6 +16,7 @@ import torch
 
 from mmlab.dtypes import CODE_OF_NUMPY, CODE_OF_TORCH, ITEMSIZE, NUMPY_OF, TORCH_OF
 from mmlab.errors import WireError
+from mmlab.wire.keys import MAX_TUPLE_KEYS, too_many_keys
 from mmlab.wire.payload import WIDE, Payload
 from mmlab.wire.table import Table
 from mmlab.wire.unsupported import MAX_DEPTH, Unsupported
@@ -93,6 +94,8 @@ def _pack_list(value: list[object], payload: Payload, depth: int) -> Packed:
 
 def _pack_dict(value: dict[object, object], payload: Payload, depth: int) -> Packed:
     out: list[Packed] = [DICT]
+    if len(value) > MAX_TUPLE_KEYS and sum(type(k) is tuple for k in value) > MAX_TUPLE_KEYS:
+        raise Unsupported(value, too_many_keys())
     for key, part in value.items():
         if not _is_key(key):
             raise Unsupported(key, f"dict key {brief(key)} cannot be carried")
@@ -195,6 +198,8 @@ def _dict(value: list[Packed], table: Table, depth: int) -> object:
     for key in keys:  # by its type: to print a tensor takes longer than to decode a message
         if not _is_key(key):
             raise WireError(f"value: dict key of type {type(key).__name__}, wanted a plain one")
+    if len(keys) > MAX_TUPLE_KEYS and sum(type(k) is tuple for k in keys) > MAX_TUPLE_KEYS:
+        raise WireError(f"value: {too_many_keys()}")
     made = dict(zip(keys, parts[1::2], strict=True))
     if len(made) != len(keys):
         raise WireError(f"value: a dict key stands twice in {brief(keys)}")

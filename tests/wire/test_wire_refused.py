@@ -7,6 +7,7 @@ import decimal
 import enum
 import subprocess
 import sys
+import warnings
 from collections import OrderedDict, namedtuple
 
 import msgspec
@@ -242,3 +243,50 @@ def test_an_empty_tensor_may_not_claim_more_than_a_message_can() -> None:
     for message in (wide, [wide], [torch.ones(2), wide, torch.ones(3)]):
         with pytest.raises(mmlab.EncodeError, match="beyond 2"):
             mmlab.Encoder(0).encode(message)
+
+
+@pytest.mark.parametrize("count", [1, 2, 18])
+@pytest.mark.parametrize("layout", ["coo", "csr", "mkldnn"])
+def test_an_odd_layout_in_a_run_of_equal_tensors_is_named(layout: str, count: int) -> None:
+    make = {"coo": "to_sparse", "csr": "to_sparse_csr", "mkldnn": "to_mkldnn"}[layout]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that CSR is in beta
+        odd = getattr(torch.eye(2), make)()
+    message = [*(torch.ones(2, 2) for _ in range(count)), odd, torch.ones(2, 2)]
+    with pytest.raises(mmlab.EncodeError, match=rf"list\[{count}\]: .*make it dense"):
+        mmlab.Encoder().encode(message)
+
+
+def test_a_wrapper_among_small_parts_says_what_it_is() -> None:
+    class Wrapper(torch.Tensor):
+        @staticmethod
+        def __new__(cls, inner: torch.Tensor) -> Wrapper:
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[no-any-return, attr-defined]
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            raise NotImplementedError(func)
+
+    parts = [Wrapper(torch.ones(3)) for _ in range(3)]
+    items = KwargsItems(
+        {"image": [KwargsItem({"x": FieldElem(part, BatchedField())}) for part in parts]}
+    )
+    with pytest.raises(mmlab.EncodeError, match=r"image\[0\]\.x: Wrapper holds no plain memory"):
+        mmlab.Encoder().encode(items)
+
+
+def test_a_kind_or_id_is_refused_whatever_was_sent_before() -> None:
+    encoder = mmlab.Encoder()
+    for _ in range(3):
+        for bad in ({"kind": None}, {"request_id": ""}, {"kind": 256}, {"request_id": -1}):
+            with pytest.raises(mmlab.EncodeError, match="wanted 0 to 255"):
+                encoder.encode("x", **bad)  # type: ignore[arg-type]
+        assert len(encoder.encode("x", kind=3, request_id=4)) == 1
+
+
+@pytest.mark.parametrize("bad", ["a", float("nan"), 1.5, -1])
+def test_limits_of_the_wrong_kind_are_refused_by_name(bad: object) -> None:
+    with pytest.raises(ValueError, match="size_threshold"):
+        mmlab.Encoder(bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_nbytes"):
+        mmlab.Decoder(max_nbytes=bad)  # type: ignore[arg-type]

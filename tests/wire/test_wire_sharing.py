@@ -188,3 +188,33 @@ def test_a_sink_takes_the_payload_of_a_message_at_once() -> None:
             assert got == message
         else:
             assert_same(got, message)
+
+
+class Failing(Shelf):
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__()
+        self.error = error
+
+    def place(self, pieces: list[Piece]) -> list[tuple[int, int]]:
+        if self.error is not None:
+            raise self.error
+        return super().place(pieces)[1:]
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError, TypeError, OSError, mmlab.UsageError])
+def test_what_a_sink_raises_is_no_fault_of_the_message(kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="shelf is full"):
+        mmlab.Encoder(0).encode([torch.ones(3), torch.ones(9)], sink=Failing(kind("shelf is full")))
+
+
+def test_a_sink_that_gives_too_few_places_is_named() -> None:
+    with pytest.raises(mmlab.TransportError, match="Failing: 1 places, 2 pieces"):
+        mmlab.Encoder(0).encode([torch.ones(3), torch.ones(9)], sink=Failing(None))
+
+
+def test_a_long_run_of_small_tensors_is_cut_so_that_one_of_them_pins_16_mib() -> None:
+    rows = [torch.full((8191,), i % 251, dtype=torch.uint8) for i in range(6400)]
+    frames = encode(rows, 0)
+    assert max(len(frame) for frame in frames[1:]) <= 16 << 20 and len(frames) == 5
+    got = mmlab.Decoder().decode(frames)
+    assert isinstance(got, list) and all(map(torch.equal, got, rows))

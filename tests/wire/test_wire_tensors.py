@@ -219,3 +219,14 @@ def test_a_run_of_equal_tensors_ends_where_another_stands_between_them() -> None
             for threshold in (None, 0, 256):
                 got = trip(sent, threshold)
                 assert_same(got, sent, name)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_negatives_of_complex32_arrive_in_any_number(count: int) -> None:
+    half = torch.randn(6).half().view(torch.complex32)
+    sent = [torch._neg_view(half) for _ in range(count)]
+    got = trip(sent, 0)
+    assert isinstance(got, list)
+    for tensor in got:
+        assert torch.equal(torch.view_as_real(tensor), -torch.view_as_real(half))
