@@ -13,11 +13,23 @@ from mmlab.fields.column import Block, Column, Value
 from mmlab.fields.items import MAX_ITEMS
 from mmlab.fields.kinds import BatchedField, FieldConfig, FlatField, SharedField
 
+_LAYOUTS = (torch.strided, torch.jagged)  # of wholes whose items are views
+
 
 def blocks_from_processor(
     outputs: Mapping[str, Value], config: Mapping[str, FieldConfig]
 ) -> dict[str, Block]:
     """One block per modality, columns in the order of `outputs` (`KwargsItems.from_processor`)."""
+    if not isinstance(outputs, Mapping):
+        raise BatchError(
+            f"outputs: got {type(outputs).__name__}, wanted a mapping key -> value, "
+            "as a processor returns it"
+        )
+    if not isinstance(config, Mapping):
+        raise BatchError(
+            f"config: got {type(config).__name__}, wanted a mapping key -> mmlab.batched(...), "
+            "flat(...) or shared(...)"
+        )
     for key in outputs:
         if not isinstance(key, str):
             raise BatchError(f"outputs[{key!r}]: got a {type(key).__name__}, wanted a name")
@@ -65,6 +77,11 @@ def _column(where: str, value: Value, entry: FieldConfig) -> Column:
     if isinstance(field, SharedField):
         return Column(field, field.batch_size, value)
     if isinstance(value, (torch.Tensor, np.ndarray)):
+        if isinstance(value, torch.Tensor) and value.layout not in _LAYOUTS:
+            raise BatchError(
+                f"{where}: got a {value.layout} tensor, which cannot be cut into items: "
+                "make it dense first (to_dense())"
+            )
         if value.ndim == 0:
             raise BatchError(f"{where}: got a 0-d {type(value).__name__}, wanted a batch dimension")
     elif not isinstance(value, (list, tuple)):

@@ -74,6 +74,16 @@ class Column:
         offsets = self.offsets or ()
         return [b - a for a, b in pairwise(offsets)]
 
+    @property
+    def sliceable(self) -> bool:
+        """Whether a run of the elems is a part of the whole: not so where that is nested."""
+        whole = self.whole
+        return not (
+            isinstance(self.field, BatchedField)
+            and isinstance(whole, torch.Tensor)
+            and whole.is_nested
+        )
+
     def elem(self, i: int) -> Value:
         """The value of item `i`: a view of the whole where there is one."""
         if self.parts is not None:
@@ -116,6 +126,8 @@ class Column:
         size = stop - start
         if self.parts is not None:
             return Column(self.field, size, parts=self.parts[start:stop])
+        if not self.sliceable:
+            return Column(self.field, size, parts=self.elems(start, stop))
         offsets = self.offsets
         if offsets is not None:
             offsets = [o - offsets[start] for o in offsets[start : stop + 1]]

@@ -17,9 +17,9 @@ def same_value(a: object, b: object) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        if a.dtype != b.dtype or a.shape != b.shape:
-            return False
         if not (_readable(a) and _readable(b)):
+            return False
+        if a.dtype != b.dtype or a.shape != b.shape:
             return False
         return _place(a) == _place(b) or torch.equal(_bytes(a), _bytes(b))
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -41,7 +41,11 @@ def same_value(a: object, b: object) -> bool:
 
 def _readable(tensor: torch.Tensor) -> bool:
     """Whether the tensor's bytes are its value: what the wire carries, in short."""
-    return tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_quantized
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and not (tensor.is_quantized or tensor.is_nested)
+    )
 
 
 def _place(tensor: torch.Tensor) -> tuple[object, ...]:

@@ -6,7 +6,8 @@ cut out when they are asked for, and a reducer that meets neighbours takes the b
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import overload
 
 import numpy as np
@@ -46,6 +47,8 @@ class KwargsItem(Mapping[str, FieldElem]):
     __slots__ = ("_block", "_index")
 
     def __init__(self, elems: Mapping[str, FieldElem]) -> None:
+        if not isinstance(elems, Mapping):
+            raise BatchError(f"item: got {type(elems).__name__}, wanted a mapping key -> FieldElem")
         columns: dict[str, Column] = {}
         for key, elem in elems.items():
             if not isinstance(key, str):
@@ -154,7 +157,12 @@ class KwargsItems(Mapping[str, ItemList]):
 
     __slots__ = ("_lists",)
 
-    def __init__(self, items: Mapping[str, Sequence[Entry]]) -> None:
+    def __init__(self, items: Mapping[str, Iterable[Entry]]) -> None:
+        if not isinstance(items, Mapping):
+            raise BatchError(
+                f"items: got {type(items).__name__}, wanted a mapping modality -> items, "
+                "e.g. {'image': [item]}"
+            )
         self._lists: dict[str, ItemList] = {}
         for modality, entries in items.items():
             if not isinstance(modality, str) or not modality:
@@ -162,6 +170,13 @@ class KwargsItems(Mapping[str, ItemList]):
             if isinstance(entries, ItemList):
                 self._lists[modality] = entries
                 continue
+            if isinstance(entries, Mapping) or not isinstance(entries, Iterable):
+                raise BatchError(
+                    f"{modality}: got {type(entries).__name__}, "
+                    "wanted a list of KwargsItems and Nones, e.g. [item]"
+                )
+            if not isinstance(entries, Sequence):
+                entries = list(islice(entries, MAX_ITEMS + 1))  # it may never end
             foreign = None
             for i, entry in enumerate(entries):
                 if entry is not None and not isinstance(entry, KwargsItem):

@@ -7,6 +7,7 @@ sizes belong to the column (`fields.column`), which holds them once for all its 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from operator import index as as_index
 
 import msgspec
@@ -43,6 +44,8 @@ class SharedField(msgspec.Struct, frozen=True, tag=3, array_like=True):
     keep_on_cpu: bool = False
 
 
+PAD_MIN, PAD_MAX = -(1 << 63), (1 << 64) - 1  # integers of some dtype, int64 or uint64
+
 Field = BatchedField | FlatField | SharedField
 
 
@@ -60,6 +63,24 @@ def _check_modality(modality: object) -> str:
     return modality
 
 
+def _check_flag(modality: str, keep_on_cpu: object) -> bool:
+    if not isinstance(keep_on_cpu, bool):
+        raise BatchError(f"{modality}: keep_on_cpu is {keep_on_cpu!r}, wanted True or False")
+    return keep_on_cpu
+
+
+def _check_pad(modality: str, pad: object) -> None:
+    if pad is None or isinstance(pad, (bool, float)):
+        return
+    if not isinstance(pad, int):
+        raise BatchError(f"{modality}: pad is {pad!r}, wanted a number, or None for no padding")
+    if not PAD_MIN <= pad <= PAD_MAX:  # its digits may be too many to print
+        raise BatchError(
+            f"{modality}: pad is an integer of {pad.bit_length()} bits, "
+            "wanted -2**63 to 2**64 - 1; pass a larger number as a float"
+        )
+
+
 def to_int(value: object, where: str) -> int:
     """An int from an int, numpy integer, 0-d / one-element tensor or array, or `[int]`."""
     if isinstance(value, (torch.Tensor, np.ndarray)):
@@ -67,13 +88,14 @@ def to_int(value: object, where: str) -> int:
             value.ndim <= 1
             and (value.numel() if isinstance(value, torch.Tensor) else value.size) == 1
         ):
-            value = value.item()
+            with suppress(RuntimeError):  # a meta tensor has no value
+                value = value.item()
     elif isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
     if not isinstance(value, bool):
         try:
             return as_index(value)  # type: ignore[arg-type]
-        except TypeError:
+        except (TypeError, RuntimeError):
             pass
     raise BatchError(f"{where}: got {type(value).__name__} {value!r}, wanted an integer")
 
@@ -82,9 +104,9 @@ def batched(
     modality: str, keep_on_cpu: bool = False, *, pad: float | int | bool | None = None
 ) -> FieldConfig:
     """A key whose first dimension counts the items of `modality`; see `BatchedField`."""
-    if pad is not None and not isinstance(pad, (bool, int, float)):
-        raise BatchError(f"{modality}: pad is {pad!r}, wanted a number, or None for no padding")
-    return FieldConfig(_check_modality(modality), BatchedField(keep_on_cpu, pad))
+    modality = _check_modality(modality)
+    _check_pad(modality, pad)
+    return FieldConfig(modality, BatchedField(_check_flag(modality, keep_on_cpu), pad))
 
 
 def flat(
@@ -128,9 +150,8 @@ def flat(
                 )
             out.append(stop - start)
             end = stop
-    return FieldConfig(
-        modality, FlatField(to_int(dim, f"{modality}: dim"), keep_on_cpu), tuple(out)
-    )
+    field = FlatField(to_int(dim, f"{modality}: dim"), _check_flag(modality, keep_on_cpu))
+    return FieldConfig(modality, field, tuple(out))
 
 
 def shared(modality: str, batch_size: int, keep_on_cpu: bool = False) -> FieldConfig:
@@ -138,4 +159,4 @@ def shared(modality: str, batch_size: int, keep_on_cpu: bool = False) -> FieldCo
     n = to_int(batch_size, f"{_check_modality(modality)}: batch_size")
     if n < 0:
         raise BatchError(f"{modality}: batch_size is {n}, wanted 0 or more")
-    return FieldConfig(modality, SharedField(n, keep_on_cpu))
+    return FieldConfig(modality, SharedField(n, _check_flag(modality, keep_on_cpu)))

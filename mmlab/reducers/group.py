@@ -6,7 +6,7 @@ on the other side) carry no data: they are passed over and break no stretch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, KeysView
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 
 import torch
 
@@ -39,12 +39,21 @@ class Batch:
 
     def field(self, key: str) -> Field:
         """The field of `key`; a shared field's batch_size is that of the first item's request."""
+        self._check_key(key)
         return self.runs[0].block.columns[key].field
+
+    def _check_key(self, key: object) -> None:
+        if not isinstance(key, str) or key not in self.keys():
+            known = ", ".join(map(repr, self.keys())) or "(none)"
+            raise BatchError(
+                f"{self.modality}: no key {key!r} in this batch, wanted one of {known}"
+            )
 
     def reduction(self, key: str) -> Reduction:
         """How the batch of `key` comes about; computed once. BatchError names the key."""
-        found = self._reductions.get(key)
+        found = self._reductions.get(key) if isinstance(key, str) else None
         if found is None:
+            self._check_key(key)
             spans = [Span(run.block.columns[key], run.start, run.stop) for run in self.runs]
             found = REDUCERS[type(spans[0].column.field)](f"{self.modality}.{key}", spans)
             self._reductions[key] = found
@@ -70,11 +79,32 @@ def group(pairs: Iterable[tuple[str, Entry]]) -> Iterator[Batch]:
     """[(modality, item), ...] -> the largest batches of consecutive items, order kept.
 
     A batch ends where the modality, the keys, a field, a dtype or a shared value changes.
+    Raises BatchError for what is no pair: at once where `pairs` is none, else when it is reached.
     """
+    if isinstance(pairs, Mapping) or not isinstance(pairs, Iterable):
+        raise BatchError(
+            f"pairs: got {type(pairs).__name__}, wanted (modality, item) pairs: items.pairs()"
+        )
+    return _batches(pairs)
+
+
+def _batches(pairs: Iterable[tuple[str, Entry]]) -> Iterator[Batch]:
     modality = ""
     places: list[tuple[Block, int]] = []
     indices: list[int] = []
-    for at, (kind, item) in enumerate(pairs):
+    for at, pair in enumerate(pairs):
+        try:
+            kind, item = pair
+        except (TypeError, ValueError):
+            raise BatchError(
+                f"pairs[{at}]: got {type(pair).__name__}, wanted a pair (modality, item) "
+                "as items.pairs() gives them"
+            ) from None
+        if not isinstance(kind, str) or not kind:
+            raise BatchError(
+                f"pairs[{at}]: modality is {kind!r}, wanted a name such as 'image', "
+                "as items.pairs() gives them"
+            )
         if item is None:
             continue
         if not isinstance(item, KwargsItem):

@@ -32,7 +32,7 @@ def reduce_batched(key: str, spans: Sequence[Span]) -> Reduction:
     """Equal shapes: their stack. Mixed shapes: a list in order, or a padded tensor (`pad=`)."""
     field = spans[0].column.field
     assert isinstance(field, BatchedField)
-    if all(span.column.parts is None for span in spans):
+    if all(map(_is_whole, spans)):
         wholes = [column.span(a, b) for column, a, b in spans]
         if len(wholes) == 1:
             return _ready(key, wholes[0], field.keep_on_cpu)
@@ -49,6 +49,13 @@ def reduce_batched(key: str, spans: Sequence[Span]) -> Reduction:
     return _stack(key, elems, field)
 
 
+def _is_whole(span: Span) -> bool:
+    column, start, stop = span
+    if column.parts is not None:
+        return False
+    return column.sliceable or (start, stop) == (0, column.size)
+
+
 def _stack(key: str, elems: list[torch.Tensor], field: BatchedField) -> Reduction:
     first = elems[0]
     if all(e.shape == first.shape for e in elems):
@@ -59,11 +66,13 @@ def _stack(key: str, elems: list[torch.Tensor], field: BatchedField) -> Reductio
         view = stacked_view(elems)
         if view is not None:
             return of_tensor(key, view, field.keep_on_cpu)
+        _check_devices(key, elems)
         return to_write(
             key, shape, first.dtype, field.keep_on_cpu, lambda out: _stack_into(elems, out)
         )
     if field.pad is None:
         return Reduction(None, elems)
+    _check_devices(key, elems)
     pad = field.pad
     check_pad(key, pad, first.dtype)
     shape = (len(elems), *common_shape(key, elems))
@@ -81,7 +90,11 @@ def _stack(key: str, elems: list[torch.Tensor], field: BatchedField) -> Reductio
 
 
 def _stack_into(elems: list[torch.Tensor], out: torch.Tensor) -> None:
-    torch.stack([_memory(e) for e in elems], out=copyable(out))
+    parts = [_memory(e) for e in elems]
+    if parts[0].device == out.device:
+        torch.stack(parts, out=copyable(out))
+    else:
+        copyable(out).copy_(torch.stack(parts))
 
 
 def reduce_flat(key: str, spans: Sequence[Span]) -> Reduction:
@@ -122,6 +135,7 @@ def _check_dim(key: str, whole: object, dim: int) -> None:
 def _padded(
     key: str, wholes: list[torch.Tensor], shape: list[int], dim: int, keep_on_cpu: bool
 ) -> Reduction:
+    _check_devices(key, wholes)
     places: list[Place] = []
     at = 0
     for w in wholes:
@@ -157,9 +171,9 @@ REDUCERS: dict[type, Callable[[str, Sequence[Span]], Reduction]] = {
 
 
 def _ready(key: str, value: object, keep_on_cpu: bool) -> Reduction:
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and _dense(value):
         return of_tensor(key, value, keep_on_cpu)
-    return Reduction(None, value)
+    return Reduction(None, value)  # handed on as it is
 
 
 def _concatenation(key: str, wholes: list[torch.Tensor], dim: int, keep_on_cpu: bool) -> Reduction:
@@ -169,6 +183,7 @@ def _concatenation(key: str, wholes: list[torch.Tensor], dim: int, keep_on_cpu: 
     view = joined_view(wholes, dim)
     if view is not None:
         return of_tensor(key, view, keep_on_cpu)
+    _check_devices(key, wholes)
     return to_write(
         key,
         tuple(shape),
@@ -179,7 +194,11 @@ def _concatenation(key: str, wholes: list[torch.Tensor], dim: int, keep_on_cpu: 
 
 
 def _cat_into(wholes: list[torch.Tensor], dim: int, out: torch.Tensor) -> None:
-    torch.cat([_memory(w) for w in wholes], dim, out=copyable(out))
+    parts = [_memory(w) for w in wholes]
+    if parts[0].device == out.device:
+        torch.cat(parts, dim, out=copyable(out))
+    else:
+        copyable(out).copy_(torch.cat(parts, dim))
 
 
 def _memory(t: torch.Tensor) -> torch.Tensor:
@@ -198,12 +217,48 @@ def _arrays(values: list[object]) -> TypeGuard[list[np.ndarray]]:
     return all(isinstance(v, np.ndarray) for v in values)
 
 
+def _dense(t: torch.Tensor) -> bool:
+    return t.layout is torch.strided and not (t.is_quantized or t.is_nested)
+
+
 def _check(key: str, tensors: list[torch.Tensor]) -> None:
+    """BatchError unless the elems are of one dtype, and dense: torch crashes on some that are not.
+
+    Elems of one dtype are all quantized or none is.
+    """
     dtype = tensors[0].dtype
+    if tensors[0].is_quantized:
+        raise BatchError(
+            f"{key}: elem 0 is a quantized tensor ({dtype}), which has a scale of its own: "
+            "dequantize() it first"
+        )
     for i, t in enumerate(tensors):
         if t.dtype != dtype:
             raise BatchError(
                 f"{key}: elem {i} is {t.dtype}, elem 0 is {dtype}: a batch has one dtype"
             )
+        if t.is_nested:
+            raise BatchError(
+                f"{key}: elem {i} is a nested tensor: pass a list of its parts (unbind()) "
+                "or pad it first (to_padded_tensor())"
+            )
         if t.layout is not torch.strided:
             raise BatchError(f"{key}: elem {i} is a {t.layout} tensor: make it dense first")
+
+
+def _check_devices(key: str, tensors: list[torch.Tensor]) -> None:
+    """BatchError unless the elems can be written into one tensor: one device, and values there."""
+    if all(t.is_cpu for t in tensors):  # cheaper than the devices themselves
+        return
+    device = tensors[0].device
+    if device.type == "meta":
+        raise BatchError(
+            f"{key}: elem 0 is a meta tensor, which has no values to batch: "
+            "make it on the CPU first"
+        )
+    for i, t in enumerate(tensors):
+        if t.device != device:
+            raise BatchError(
+                f"{key}: elem {i} is on {t.device}, elem 0 on {device}: "
+                "a batch lies on one device, move them to the CPU first"
+            )

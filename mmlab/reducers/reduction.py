@@ -48,6 +48,15 @@ class Reduction:
             if self.write is None:
                 return self.ready
             out = empty(plan.shape, plan.dtype)
+        elif not isinstance(out, torch.Tensor) or not _has_memory(out):
+            what = type(out).__name__
+            if isinstance(out, torch.Tensor):
+                kind = "nested" if out.is_nested else out.layout
+                what = f"a {kind} tensor on {out.device}"
+            raise BatchError(
+                f"{plan.key}: out is {what}, wanted a dense tensor with memory, "
+                f"{plan.dtype} {plan.shape}"
+            )
         elif tuple(out.shape) != plan.shape or out.dtype != plan.dtype:
             raise BatchError(
                 f"{plan.key}: out is {out.dtype} {tuple(out.shape)}, "
@@ -55,10 +64,16 @@ class Reduction:
             )
         if self.write is None:
             assert isinstance(self.ready, torch.Tensor)
+            if self.ready.is_meta:
+                raise BatchError(f"{plan.key}: a meta tensor has no values to write into out")
             copyable(out).copy_(copyable(self.ready.detach()))
         else:
             self.write(out)
         return out
+
+
+def _has_memory(out: torch.Tensor) -> bool:
+    return out.layout is torch.strided and not (out.is_nested or out.is_meta)
 
 
 def of_tensor(key: str, value: torch.Tensor, keep_on_cpu: bool) -> Reduction:

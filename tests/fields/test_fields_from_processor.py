@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+import warnings
 from collections import UserDict
 
 import numpy as np
@@ -155,11 +156,25 @@ def test_no_items_are_no_items() -> None:
 
 
 T = torch.zeros(3, 4)
+with warnings.catch_warnings(action="ignore"):  # that CSR is in beta
+    CSR = T.to_sparse_csr()
 BAD = [
     ({"x": T}, {}, r"outputs\['x'\] has no field"),
     ({}, {"x": mmlab.batched("image")}, r"config\['x'\] \(image\): no such output"),
     ({"x": T}, {"x": mmlab.BatchedField()}, r"config\['x'\]: got BatchedField"),
     ({1: T}, {1: mmlab.batched("image")}, r"outputs\[1\]: got a int"),
+    (None, {}, r"outputs: got NoneType, wanted a mapping key -> value"),
+    ([T], {}, r"outputs: got list, wanted a mapping"),
+    ({"x": T}, None, r"config: got NoneType, wanted a mapping key -> mmlab\.batched"),
+    ({"x": T}, ["x"], r"config: got list, wanted a mapping key -> mmlab\.batched"),
+    (
+        {"x": T.to_sparse()},
+        {"x": mmlab.batched("image")},
+        r"image\.x: .*_coo .*make it dense",
+    ),
+    ({"x": T.to_sparse()}, {"x": mmlab.flat("image", [3])}, r"image\.x: .*sparse_coo tensor"),
+    ({"x": CSR}, {"x": mmlab.batched("image")}, r"image\.x: got a torch\.sparse_csr tensor"),
+    ({"x": CSR}, {"x": mmlab.flat("image", [3])}, r"image\.x: .*_csr tensor.*make it dense first"),
     ({"x": 3}, {"x": mmlab.batched("image")}, r"image\.x: got int.*mmlab\.shared"),
     ({"x": "abc"}, {"x": mmlab.batched("image")}, r"image\.x: got str"),
     ({"x": None}, {"x": mmlab.flat("image", [1])}, r"image\.x: got NoneType"),
@@ -194,6 +209,7 @@ def test_bad_outputs_are_refused_by_name(outputs: dict, config: dict, message: s
         KwargsItems.from_processor(outputs, config)
 
 
+META = torch.ones(2, dtype=torch.int64, device="meta")
 BAD_FIELDS = [
     (lambda: mmlab.flat("image", [2, -1]), r"image\[1\]: flat size is -1"),
     (lambda: mmlab.flat("image", [2, 1.5]), r"image\[1\]: flat size: got float 1\.5"),
@@ -218,6 +234,17 @@ BAD_FIELDS = [
     (lambda: mmlab.batched(""), r"modality: got ''"),
     (lambda: mmlab.batched(3), r"modality: got 3"),
     (lambda: mmlab.batched("image", pad="0"), r"image: pad is '0'"),
+    (lambda: mmlab.batched("image", pad=10**400), r"image: pad is an integer of 1329 bits"),
+    (lambda: mmlab.batched("image", pad=10**5000), r"image: pad is an integer of 16610 bits"),
+    (lambda: mmlab.batched("image", pad=2**64), r"image: pad .* wanted -2\*\*63 to 2\*\*64 - 1"),
+    (lambda: mmlab.batched("image", pad=-(2**63) - 1), r"image: pad is an integer .*wanted -2"),
+    (lambda: mmlab.batched("image", "yes"), r"image: keep_on_cpu is 'yes', wanted True or False"),
+    (lambda: mmlab.batched("image", keep_on_cpu=1), r"image: keep_on_cpu is 1, wanted True"),
+    (lambda: mmlab.flat("image", [1], 0, None), r"image: keep_on_cpu is None, wanted True"),
+    (lambda: mmlab.shared("image", 1, 0), r"image: keep_on_cpu is 0, wanted True"),
+    (lambda: mmlab.flat("image", META), r"image\[0\]: flat size: got Tensor .*meta.* an integer"),
+    (lambda: mmlab.flat("image", [META[0]]), r"image\[0\]: flat size: got Tensor .*meta"),
+    (lambda: mmlab.shared("image", META[0]), r"image: batch_size: got Tensor .*meta"),
 ]
 
 
@@ -227,6 +254,22 @@ def test_bad_fields_are_refused_where_they_are_written(make, message: str) -> No
         make()
     frames = [f.name for f in traceback.extract_tb(caught.value.__traceback__)]
     assert "<lambda>" in frames and re.search(message, str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "pad", [-(2**63), 2**64 - 1, 0, True, 1e300, float("inf"), float("nan"), None]
+)
+def test_numbers_of_any_dtype_may_pad(pad: float | None) -> None:
+    assert mmlab.batched("image", pad=pad).field.pad is pad  # type: ignore[union-attr]
+
+
+def test_meta_tensors_are_split_by_their_shapes() -> None:
+    whole = torch.ones(3, 4, device="meta")
+    items = KwargsItems.from_processor(
+        {"b": whole, "f": whole}, {"b": mmlab.batched("image"), "f": mmlab.flat("image", [1, 0, 2])}
+    )
+    assert [tuple(item["f"].data.shape) for item in items["image"]] == [(1, 4), (0, 4), (2, 4)]
+    assert items["image"][0]["b"].data.shape == (4,) and items.reduce()["f"] is whole
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

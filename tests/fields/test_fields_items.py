@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+
 import numpy as np
 import pytest
 import torch
@@ -144,6 +146,15 @@ BAD_ITEMS = [
     (lambda: KwargsItem({"x": torch.zeros(1)}), r"item\['x'\]: got tensor"),
     (lambda: KwargsItem({"x": FieldElem(1, None)}), r"item\['x'\]: got FieldElem"),
     (lambda: KwargsItem({"x": FieldElem(1, mmlab.batched("image"))}), r"item\['x'\]"),
+    (lambda: KwargsItem(None), r"item: got NoneType, wanted a mapping key -> FieldElem"),
+    (lambda: KwargsItem([1]), r"item: got list, wanted a mapping"),
+    (lambda: KwargsItems(None), r"items: got NoneType, wanted a mapping modality -> items"),
+    (lambda: KwargsItems([one(x=1)]), r"items: got list, wanted a mapping.*\{'image': \[item\]\}"),
+    (lambda: KwargsItems({"image": None}), r"image: got NoneType, wanted a list of KwargsItems"),
+    (lambda: KwargsItems({"image": 5}), r"image: got int, wanted a list"),
+    (lambda: KwargsItems({"image": one(x=1)}), r"image: got KwargsItem, wanted a list.*\[item\]"),
+    (lambda: KwargsItems({"image": (n for n in [1])}), r"image\[0\]: got int"),
+    (lambda: KwargsItems({"image": repeat(None)}), r"image: 65537 items, at most"),
     (lambda: KwargsItems({"": []}), r"modality: got ''"),
     (lambda: KwargsItems({"image": [one(x=1), {"x": 1}]}), r"image\[1\]: got dict"),
     (lambda: KwargsItems({"image": [None] * 65537}), r"image: 65537 items, at most 65536"),
@@ -154,6 +165,11 @@ BAD_ITEMS = [
 def test_bad_items_are_refused_by_name(make, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(BatchError, match=message):
         make()
+
+
+def test_items_may_come_from_a_generator() -> None:
+    items = KwargsItems({"image": (one(x=n) for n in range(3))})
+    assert len(items["image"]) == 3 and items.reduce()["x"] == [0, 1, 2]
 
 
 def test_a_field_with_more_than_its_class_declares_is_refused_not_cut() -> None:

@@ -148,6 +148,38 @@ def test_what_is_no_item_is_refused_by_its_place() -> None:
         list(mmlab.group([("image", A), ("image", {"x": 1})]))  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (KwargsItems({"image": [A]}), r"pairs: got KwargsItems, wanted .*: items\.pairs\(\)"),
+        (A, r"pairs: got KwargsItem, wanted .*items\.pairs\(\)"),
+        ({"image": [A]}, r"pairs: got dict, wanted .*items\.pairs\(\)"),
+        (None, r"pairs: got NoneType, wanted .*items\.pairs\(\)"),
+        (5, r"pairs: got int"),
+    ],
+)
+def test_what_is_no_list_of_pairs_is_refused_at_the_call(pairs: object, message: str) -> None:
+    with pytest.raises(BatchError, match=message):
+        mmlab.group(pairs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        (None, r"pairs\[1\]: got NoneType, wanted a pair .*items\.pairs\(\)"),
+        (A, r"pairs\[1\]: got KwargsItem, wanted a pair"),
+        ("image", r"pairs\[1\]: got str, wanted a pair"),
+        (("image", A, A), r"pairs\[1\]: got tuple, wanted a pair"),
+        ((None, A), r"pairs\[1\]: modality is None, wanted a name"),
+        ((3, None), r"pairs\[1\]: modality is 3, wanted a name"),
+        (("", A), r"pairs\[1\]: modality is ''"),
+    ],
+)
+def test_what_is_no_pair_is_refused_by_its_place(pair: object, message: str) -> None:
+    with pytest.raises(BatchError, match=message):
+        next(mmlab.group([("image", A), pair]))  # type: ignore[list-item]
+
+
 def test_group_is_lazy_and_computes_each_reduction_once() -> None:
     pairs = [("image", A), ("audio", A)]
     batches = mmlab.group(iter(pairs))
