@@ -88,11 +88,14 @@ def test_a_failure_is_one_line_and_an_exit_code(
 ) -> None:
     failing_with(error, monkeypatch)
     monkeypatch.chdir(tmp_path)
-    assert main(["run"]) == code
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert words in captured.err.splitlines()[-1]
-    assert len(captured.err.splitlines()) == 2  # what was announced, and why it ended
+    for busy in (None, "the machine was busy"):
+        monkeypatch.setattr("mmlab.cli.job.busy_now", lambda busy=busy: busy)
+        assert main(["run"]) == code
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        announced, *said, last = captured.err.splitlines()
+        assert "results go to" in announced and words in last
+        assert said == ([busy] if busy else [])
 
 
 def test_an_error_that_nobody_expected_keeps_its_traceback(
