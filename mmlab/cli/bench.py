@@ -101,3 +101,72 @@ def wire(
         typer.echo("\n".join([*lines, "", where]))
     if interrupted:
         raise KeyboardInterrupt
+
+
+@app.command("transfer")
+def transfer(
+    images: Annotated[
+        str, typer.Option(metavar="N,N", help="Images in a message.")
+    ] = "1,4,8,16,32",
+    dtypes: Annotated[
+        str, typer.Option(metavar="NAME,NAME", help="Of the pixels.")
+    ] = "float32,bfloat16,uint8",
+    ways: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="Ways to measure; the memcpy and, with a peer, vLLM's own are always among them.",
+            show_default="all",
+        ),
+    ] = None,
+    peer: Annotated[
+        str | None,
+        typer.Option(metavar="vllm", help="Measure an installed vLLM in the same run."),
+    ] = None,
+    peer_python: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Python of the environment that has vLLM.",
+            show_default=".venv-peer, as `make peer` makes it",
+        ),
+    ] = None,
+    image_size: Annotated[
+        int, typer.Option(min=1, max=8192, help="Height and width of an image, in pixels.")
+    ] = 896,
+    seconds: Annotated[
+        float, typer.Option(min=0.05, help="Time for each size and dtype; at least 5 rounds.")
+    ] = 5.0,
+    seed: Annotated[int, typer.Option(help="Of the order of the measurements.")] = 0,
+    threads: Annotated[int, typer.Option(min=1, help="Of torch, in every process.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write rows and plot into this folder.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Rows as JSON, not a table.")] = False,
+) -> None:
+    """How long does a message take from encode to the batch in the other process?
+
+    All ways have their turn in every round, each in processes that are alive and warm; a ratio is
+    a time over the memcpy's, or over vLLM's, in the same round: below 1 it is faster.
+
+    Examples:
+
+        mmlab bench transfer --images 1,8 --dtypes float32
+
+        make peer && mmlab bench transfer --peer vllm --out runs/transfer
+    """
+    from mmlab.cli import transfer as body
+
+    body.transfer(
+        images=images,
+        dtypes=dtypes,
+        ways=ways,
+        peer=peer,
+        python=peer_python,
+        image_size=image_size,
+        seconds=seconds,
+        seed=seed,
+        threads=threads,
+        out=out,
+        as_json=as_json,
+    )

@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import mmlab
@@ -41,15 +42,26 @@ def run(
 
     Before them come {"peer": its name and version}, if there is one, and {"environment": ...}.
     """
-    command = [python, "-m", "mmlab.bench.wire", "--seconds", str(seconds), "--seed", str(seed)]
-    command += ["--threads", str(threads)]
-    command += ["--peer", peer] if peer else []
-    command += ["--sweep"] if sweep else []
+    arguments = ["--seconds", str(seconds), "--seed", str(seed), "--threads", str(threads)]
+    arguments += ["--peer", peer] if peer else []
+    arguments += ["--sweep"] if sweep else []
+    return rows_of(python, "mmlab.bench.wire", arguments)
+
+
+def rows_of(
+    python: str, module: str, arguments: Sequence[str], grace_s: float = 0.0
+) -> Iterator[dict[str, object]]:
+    """What `python -m module` prints, a JSON object a line. Whoever stops early ends it: by
+    SIGTERM, if it has `grace_s` seconds to clean up, then by SIGKILL."""
     path = str(Path(mmlab.__file__).parents[1])
     rest = os.environ.get("PYTHONPATH")
     environment = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{rest}" if rest else path}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=environment
+        [python, "-m", module, *arguments],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=environment,
     ) as process:
         assert process.stdout is not None
         try:
@@ -58,6 +70,10 @@ def run(
                     yield json.loads(line)
             code = process.wait()
         finally:
+            if process.poll() is None and grace_s:
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(grace_s)
             if process.poll() is None:
                 process.kill()
     if code == MISSING:

@@ -53,7 +53,7 @@ def _calls(op: object) -> int:
 
 def _row(case: Case, who: str, what: str, samples: Mapping[tuple[str, str], list[float]]) -> Row:
     times = np.array(samples[who, what])
-    low, high = _interval(times)
+    low, high = median_interval(times)
     row: Row = {
         "case": case.name,
         "tensors": case.tensors,
@@ -75,11 +75,11 @@ def _row(case: Case, who: str, what: str, samples: Mapping[tuple[str, str], list
     if who != OWN:
         ratios = np.array(samples[OWN, what]) / times
         row["ratio"] = float(np.median(ratios))
-        row["ratio_low"], row["ratio_high"] = _interval(ratios)
+        row["ratio_low"], row["ratio_high"] = median_interval(ratios)
     return row
 
 
-def _interval(values: np.ndarray) -> tuple[float, float]:
+def median_interval(values: np.ndarray) -> tuple[float, float]:
     """Bootstrap 95 % interval of the median."""
     from scipy import stats
 
