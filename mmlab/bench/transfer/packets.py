@@ -69,7 +69,7 @@ class Proof(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """A process has started. The sender's comes when its receiver's has."""
+    """A process has started. The sender's speaks for both."""
 
     pids: list[int]
     threads: list[int]  # of torch, as in `pids`

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -15,7 +16,7 @@ from mmlab.pipeline.directory import PrivateDirectory
 
 _EVERY_S = 0.001  # readings of memory, as far as the kernel is as fast
 _HOLD_S = 0.02  # so that some of them see the batch
-_READ_MESSAGES = 6
+_READ_MESSAGES = 3
 
 
 class Pair:
@@ -31,10 +32,19 @@ class Pair:
         with ExitStack() as undo:
             directory = PrivateDirectory()
             undo.callback(directory.close)
-            arguments = [str(directory.path), str(threads), str(int(self.tuned)), *self.ways]
-            with theirs:
-                child = process.spawn("mmlab.bench.transfer.sender", theirs.fileno(), arguments)
-            undo.callback(process.end, child)
+            arguments = [str(threads), str(int(self.tuned)), *self.ways]
+            a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs, a, b:
+                sender = process.spawn(
+                    "mmlab.bench.transfer.sender", [theirs.fileno(), a.fileno()], arguments
+                )
+                undo.callback(process.end, sender)
+                receiver = process.spawn(
+                    "mmlab.bench.transfer.receiver",
+                    [b.fileno()],
+                    [str(directory.path), *arguments],
+                )
+                undo.callback(process.end, receiver)
             undo.callback(self._line.close)  # first of all: it tells them to end
             self._undo = undo.pop_all()
 

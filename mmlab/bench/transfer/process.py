@@ -38,13 +38,19 @@ def begin(parent: int, threads: int, tuned: bool) -> bool:
     return keep_freed_memory() if tuned else False
 
 
-def spawn(module: str, fd: int, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    """`python -m module` with our pid and descriptor `fd`, which is passed on."""
+def settle() -> None:
+    """All that is loaded by now stays: the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
+
+
+def spawn(module: str, fds: Sequence[int], arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    """`python -m module` with our pid and the numbers of `fds`, which are passed on."""
     return subprocess.Popen(
-        [sys.executable, "-m", module, str(os.getpid()), str(fd), *arguments],
+        [sys.executable, "-m", module, str(os.getpid()), *map(str, fds), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr.fileno(),  # what libraries print: standard output is for rows
-        pass_fds=[fd],
+        pass_fds=fds,
         cwd=Path.cwd(),
     )
 

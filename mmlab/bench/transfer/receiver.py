@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from mmlab.transports.base import RequestReceiver
 
 
 def main(arguments: Sequence[str]) -> int:
-    """PARENT FD DIRECTORY THREADS TUNED WAY..."""
+    """PARENT LINE DIRECTORY THREADS TUNED WAY...; DIRECTORY is private, for the pair's socket."""
     parent, fd, directory, threads, tuned, *names = arguments
     is_tuned = process.begin(int(parent), int(threads), tuned == "1")
     line = Line.inherited(int(fd), "sender")
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         with open_transport("ipc") as transport:
             inlet = transport.bind_requests(Path(directory))
             ways = {name: make_receiver(WAYS[name]) for name in names}
+            process.settle()
             line.tell(
                 packets.Ready(
                     [os.getpid()], [torch.get_num_threads()], is_tuned, endpoint=inlet.endpoint
@@ -36,7 +38,8 @@ def main(arguments: Sequence[str]) -> int:
             )
             _serve(line, inlet, ways)
     except Exception as error:
-        line.tell(packets.Failed(f"receiver: {type(error).__name__}: {error}"))
+        with suppress(TransportError):
+            line.tell(packets.Failed(f"receiver: {type(error).__name__}: {error}"))
         return 1
     return 0
 

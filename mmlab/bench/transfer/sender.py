@@ -1,4 +1,4 @@
-"""`python -m mmlab.bench.transfer.sender`: the sending process of a pair; it starts the other."""
+"""`python -m mmlab.bench.transfer.sender`: the sending process of a pair."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 
@@ -14,25 +15,22 @@ from mmlab.bench.transfer.packets import Case, Line, Timed, Turn, Usage
 from mmlab.bench.transfer.payload import proof, stamp
 from mmlab.bench.transfer.ways import WAYS
 from mmlab.bench.transfer.ways.base import Outlet, Sender, make_sender, make_sources
-from mmlab.errors import MMLabError
+from mmlab.errors import MMLabError, TransportError
 from mmlab.transports import open_transport
 
 
 def main(arguments: Sequence[str]) -> int:
-    """PARENT FD DIRECTORY THREADS TUNED WAY...; DIRECTORY is private, for the pair's socket."""
-    parent, fd, directory, threads, tuned, *names = arguments
+    """PARENT CONTROL LINE THREADS TUNED WAY...; two descriptors: to the controller and receiver."""
+    parent, fd, line_fd, threads, tuned, *names = arguments
     is_tuned = process.begin(int(parent), int(threads), tuned == "1")
     control = Line.inherited(int(fd), "controller")
-    line, theirs = Line.pair("receiver")
-    receiver = process.spawn(
-        "mmlab.bench.transfer.receiver", theirs.fileno(), [directory, threads, tuned, *names]
-    )
-    theirs.close()
+    line = Line.inherited(int(line_fd), "receiver")
     try:
         with open_transport("ipc") as transport:
             ready = line.hear(packets.Ready)
             outlet = Outlet(transport.connect_requests(ready.endpoint), line)
             ways = {name: make_sender(WAYS[name], outlet) for name in names}
+            process.settle()
             found = [getattr(way, "version", "") for way in ways.values()]
             control.tell(
                 packets.Ready(
@@ -44,11 +42,9 @@ def main(arguments: Sequence[str]) -> int:
             )
             _Loop(control, line, ways).run()
     except Exception as error:
-        control.tell(packets.Failed(f"transfer by {', '.join(names)}: {error}"))
+        with suppress(TransportError):  # nobody listens any more: that is the end, and no error
+            control.tell(packets.Failed(f"transfer by {', '.join(names)}: {error}"))
         return 1
-    finally:
-        line.close()
-        process.end(receiver)
     return 0
 
 

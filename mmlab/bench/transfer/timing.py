@@ -19,7 +19,7 @@ from mmlab.bench.transfer.payload import nbytes_of
 from mmlab.bench.transfer.ways import LIMIT, PEER, WAYS
 from mmlab.bench.wire.timing import median_interval
 
-WARM_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 2, 5, 40
+WARM_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 1, 5, 40
 _TURN_NBYTES = 300 << 20  # a turn is about as much payload,
 _TURN_MESSAGES = 5  # or as many messages
 

@@ -1,0 +1,183 @@
+"""`mmlab bench transfer`: rows of every way, batches that are equal, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import Leftovers
+
+from mmlab.bench.transfer import report
+from mmlab.bench.transfer.__main__ import cases, grouped
+from mmlab.bench.transfer.ways import WAYS, chosen
+from mmlab.cli import main
+from mmlab.errors import UsageError
+
+OWN = [name for name, way in WAYS.items() if not way.peer]
+SMALL = ["--image-size", "64", "--seconds", "0.05"]
+ARENA = ["--ways", "arena", "--images", "1,2,3,4,5,6,7,8"]  # the fewest processes, many cases
+
+
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the socket directories of this test are; a short path, as sockets need it."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+def test_the_command_measures_every_way(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, sockets: Path, leftovers: Leftovers
+) -> None:
+    options = ["--images", "2,1", "--dtypes", "bfloat16", "--json", "--out", str(tmp_path)]
+    assert main(["bench", "transfer", *SMALL, *options]) == 0
+    out, err = capfd.readouterr()
+    printed = json.loads(out)
+    assert json.loads((tmp_path / "transfer.json").read_text()) == printed
+    assert (tmp_path / "transfer.png").stat().st_size > 10_000
+    assert printed["peer"] is None and printed["environment"]["torch_threads"] == 1
+    assert printed["environment"]["malloc_tuned"] is True
+    rows = printed["rows"]
+    assert [(row["images"], row["way"]) for row in rows] == [(n, w) for n in (1, 2) for w in OWN]
+    for row in rows:
+        assert row["payload_nbytes"] == row["images"] * 3 * 64 * 64 * 2
+        assert row["rounds"] >= 5 and row["messages"] == 5 * row["rounds"]
+        assert 0 < row["low_s"] <= row["median_s"] <= row["high_s"]
+        assert row["over_memcpy_low"] <= row["over_memcpy"] <= row["over_memcpy_high"]
+        assert row["over_vllm"] is None and row["cpu_s"] > 0 and row["extra_payloads"] >= 0
+        assert row["copies"] == WAYS[row["way"]].copies
+    assert {row["over_memcpy"] for row in rows if row["way"] == "memcpy"} == {1.0}
+    assert "2 of 2" in err and not list(sockets.iterdir())
+    assert not leftovers("processes", "shm")
+    titles = [title for title, _, _ in report.tables(rows)]
+    assert titles[1].startswith("2 images 3 x 64 x 64 bfloat16, 0.0492 MB")
+    _, head, lines = next(report.tables(rows))
+    assert "/ vllm" not in head and {len(line) for line in lines} == {len(head)}
+
+
+def test_ctrl_c_shows_and_keeps_what_was_measured(
+    tmp_path: Path, sockets: Path, leftovers: Leftovers
+) -> None:
+    job, below = begun(["mmlab.cli", "bench", "transfer", *SMALL, *ARENA, "--out", str(tmp_path)])
+    with job:
+        for process in (psutil.Process(job.pid), *below):  # as a terminal does
+            process.send_signal(signal.SIGINT)
+        out, err = job.communicate(timeout=30)
+    assert job.returncode == 130
+    assert err.splitlines()[-1] == "mmlab: interrupted" and "Traceback" not in err
+    assert "1 image 3 x 64 x 64 float32" in out and "arena" in out
+    kept = json.loads((tmp_path / "transfer.json").read_text())["rows"]
+    assert [row["way"] for row in kept if row["images"] == 1] == ["memcpy", "arena"]
+    assert len(below) == 3  # the controller and a pair
+    assert not psutil.wait_procs(below, timeout=10)[1]
+    assert not list(sockets.iterdir()) and not leftovers("shm")
+
+
+def test_a_controller_that_is_killed_takes_its_pairs_along(
+    sockets: Path, leftovers: Leftovers
+) -> None:
+    numbers = ["--images", *map(str, range(1, 9)), "--dtypes", "float32"]
+    job, below = begun(["mmlab.bench.transfer", *SMALL, "--ways", "arena", *numbers])
+    with job:
+        job.kill()
+        job.communicate(timeout=10)
+    assert len(below) == 2 and not psutil.wait_procs(below, timeout=10)[1]
+    assert not leftovers("shm", "processes")
+
+
+def begun(arguments: list[str]) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A job that has measured its first case, and the processes below it."""
+    pipe = subprocess.PIPE
+    job = subprocess.Popen(
+        [sys.executable, "-m", *arguments], stdout=pipe, stderr=pipe, text=True, env=os.environ
+    )
+    assert job.stderr is not None
+    assert any(" 2 of " in line for line in job.stderr)
+    return job, psutil.Process(job.pid).children(recursive=True)
+
+
+def test_a_peer_that_is_not_installed_is_said_before_anything_is_measured(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--peer", "vllm", "--peer-python", sys.executable, "--images", "1"]
+    assert main(["bench", "transfer", *arguments]) == 2
+    out, err = capfd.readouterr()
+    assert "vllm is not installed: `make peer`" in err and not out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--peer", "vlm"], "unknown peer 'vlm': did you mean 'vllm'?"),
+        (["--peer", "vllm", "--peer-python", "/nowhere/python"], "no such file"),
+        (["--ways", "arean"], "unknown way 'arean': did you mean 'arena'?"),
+        (["--ways", "arena,vllm"], "it needs --peer vllm"),
+        (["--dtypes", "float16"], "unknown dtype 'float16'"),
+        (["--images", "1,,2"], "commas"),
+        (["--images", "0"], "from 1 to 4096"),
+        (["--images", "many"], "from 1 to 4096"),
+        (["--seconds", "0"], "0.05"),
+        (["--image-size", "0"], "greater than or equal to 1"),
+    ],
+)
+def test_bad_options_are_named_in_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "transfer", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert said in err and len(err.splitlines()) == 1 and not out
+
+
+def test_what_does_not_fit_into_memory_is_refused_with_numbers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bench", "transfer", "--images", "4096,1", "--image-size", "8192"]) == 2
+    out, err = capsys.readouterr()
+    assert "4096 images float32 of 3072.00 GiB by 7 ways may take" in err and not out
+    assert "GiB, available are" in err and "choose fewer --images" in err
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["bench", "transfer", "--out", str(tmp_path / "file")]) == 2
+    out, err = capsys.readouterr()
+    assert not out and "wanted a folder" in err
+
+
+def test_ways_come_in_one_order_and_the_limit_is_always_among_them() -> None:
+    assert [way.name for way in chosen(["msgpack", "pickle5"], False)] == [
+        "memcpy",
+        "pickle5",
+        "msgpack",
+    ]
+    assert [way.name for way in chosen(["arena"], True)] == ["memcpy", "arena", "vllm"]
+    assert [way.name for way in chosen(None, True)] == list(WAYS)
+    with pytest.raises(UsageError, match="needs --peer"):
+        chosen(["vllm-tuned"], False)
+
+
+def test_malloc_is_tuned_in_pairs_of_their_own() -> None:
+    pairs = grouped(chosen(None, True))
+    assert sorted(way.name for pair in pairs for way in pair) == sorted(WAYS)
+    for pair in pairs:
+        assert len({way.tuned for way in pair if way.name != "memcpy"}) == 1
+    assert [[way.name for way in pair] for pair in grouped(chosen(["memcpy"], False))] == [
+        ["memcpy"]
+    ]
+
+
+def test_there_is_more_payload_in_rotation_than_a_cache_holds() -> None:
+    for case in cases([1, 8, 32], ["float32", "uint8"], 896):
+        payload = case.images * 3 * 896 * 896 * (4 if case.dtype == "float32" else 1)
+        assert 3 <= case.sources <= 16
+        assert case.sources * payload >= 256 << 20 or case.sources == 16
