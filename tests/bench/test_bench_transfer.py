@@ -17,7 +17,7 @@ from conftest import Leftovers
 
 from mmlab.bench.transfer import report
 from mmlab.bench.transfer.__main__ import cases, grouped
-from mmlab.bench.transfer.ways import WAYS, chosen
+from mmlab.bench.transfer.ways import WAYS, chosen, copies
 from mmlab.cli import main
 from mmlab.errors import UsageError
 
@@ -164,6 +164,12 @@ def test_ways_come_in_one_order_and_the_limit_is_always_among_them() -> None:
     assert [way.name for way in chosen(None, True)] == list(WAYS)
     with pytest.raises(UsageError, match="needs --peer"):
         chosen(["vllm-tuned"], False)
+
+
+def test_copies_are_declared_for_each_size() -> None:
+    sizes = (1 << 20, 8 << 20, 256 << 20, 257 << 20)
+    assert [copies(WAYS["vllm-arena"], nbytes) for nbytes in sizes] == [2, 1, 1, 2]
+    assert [copies(WAYS["arena"], nbytes) for nbytes in sizes] == [1, 1, 1, 1]
 
 
 def test_malloc_is_tuned_in_pairs_of_their_own() -> None:

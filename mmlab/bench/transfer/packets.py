@@ -102,13 +102,24 @@ class Return(msgspec.Struct, frozen=True, tag=True):
     lease: int
 
 
+class Place(msgspec.Struct, frozen=True, tag=True):
+    """Where the shared memory of vLLM's `ShmTensorArena` is."""
+
+    readers: int
+    slot_nbytes: int
+    slots: int
+    name: str
+
+
 class Failed(msgspec.Struct, frozen=True, tag=True):
     """The process ends because of this."""
 
     error: str
 
 
-Packet = Case | Turn | Timed | Used | Proof | Ready | Trim | Done | Ack | Idle | Return | Failed
+Packet = (
+    Case | Turn | Timed | Used | Proof | Ready | Trim | Done | Ack | Idle | Return | Place | Failed
+)
 P = TypeVar("P", bound=Packet)
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -41,6 +41,8 @@ def main(arguments: Sequence[str]) -> int:
                 )
             )
             _Loop(control, line, ways).run()
+            for way in ways.values():
+                way.drop()
     except Exception as error:
         with suppress(TransportError):  # nobody listens any more: that is the end, and no error
             control.tell(packets.Failed(f"transfer by {', '.join(names)}: {error}"))

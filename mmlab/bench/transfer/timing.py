@@ -16,7 +16,7 @@ import numpy as np
 from mmlab.bench.transfer.packets import Case
 from mmlab.bench.transfer.pair import Pair
 from mmlab.bench.transfer.payload import nbytes_of
-from mmlab.bench.transfer.ways import LIMIT, PEER, WAYS
+from mmlab.bench.transfer.ways import LIMIT, PEER, WAYS, copies
 from mmlab.bench.wire.timing import median_interval
 
 WARM_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 1, 5, 40
@@ -91,7 +91,7 @@ def _row(case: Case, way: str, samples: Mapping[str, Samples], extra: int | None
         "receiver_faults_per_mb": mine.receiver_faults / megabytes,
         "extra_nbytes": extra,
         "extra_payloads": None if extra is None else extra / nbytes,
-        "copies": WAYS[way].copies,
+        "copies": copies(WAYS[way], nbytes),
     }
     for name, base in (("memcpy", LIMIT), ("vllm", PEER)):
         keys = [f"over_{name}{end}" for end in ("", "_low", "_high")]

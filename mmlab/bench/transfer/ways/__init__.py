@@ -44,8 +44,24 @@ _ALL = (
     Way("arena-in-place", "in_place", "arena", 0, 0, "the producer's result is there already"),
     Way(PEER, "vllm", "vllm", 3, 5, "vLLM's encoder, decoder and stack", peer=True),
     Way("vllm-tuned", "vllm", "vllm-tuned", 3, 5, "the same, malloc tuned", tuned=True, peer=True),
+    Way(
+        name="vllm-arena",
+        module="vllm_arena",
+        pair="vllm",
+        copies=1,
+        payloads=8,
+        stands_for="vLLM's ShmTensorArena; by a socket below 8 MiB and above 256 MiB, as it does",
+        keeps=True,
+        peer=True,
+    ),
 )
 WAYS: dict[str, Way] = {way.name: way for way in _ALL}
+
+
+def copies(way: Way, nbytes: int) -> int:
+    """Copies of each byte of a message of `nbytes`: vLLM's arena takes not all sizes."""
+    outside = way.module == "vllm_arena" and not 8 << 20 <= nbytes <= 256 << 20
+    return 2 if outside else way.copies
 
 
 def chosen(names: Sequence[str] | None, peer: bool) -> list[Way]:
