@@ -17,7 +17,7 @@ from mmlab.bench.transfer.timing import Row
 from mmlab.bench.transfer.ways import chosen
 from mmlab.bench.wire.launch import PEERS, peer_python
 from mmlab.cli.tables import table
-from mmlab.errors import UsageError, unknown
+from mmlab.errors import MMLabError, UsageError, unknown
 
 MOST_IMAGES = 4096
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def transfer(
     found_python = peer_python(python) if peer else sys.executable
     room.check(plan, wanted)
     found: list[dict[str, object]] = []
-    interrupted = False
+    ended_by: BaseException | None = None
     try:
         for row in launch.run(
             found_python,
@@ -66,22 +66,22 @@ def transfer(
             threads=threads,
         ):
             found.append(row)
-    except KeyboardInterrupt:
-        interrupted = True  # what was measured so far is shown and kept
+    except (KeyboardInterrupt, MMLabError) as error:
+        ended_by = error  # what was measured so far is shown and kept
     head = {key: value for row in found if "way" not in row for key, value in row.items()}
     rows = cast("list[Row]", [row for row in found if "way" in row])
     everything = {"peer": head.get("peer"), "environment": head.get("environment"), "rows": rows}
     where = report.footing(head)
     if out is not None and rows:
         _write(out, everything, rows, where)
-    if as_json:
+    if as_json and (rows or ended_by is None):
         typer.echo(json.dumps(everything))
     elif rows:
         for title, columns, lines in report.tables(rows):
             typer.echo(f"{title}\n{table(columns, lines)}\n")
         typer.echo(f"{report.notes(rows)}\n\n{where}")
-    if interrupted:
-        raise KeyboardInterrupt
+    if ended_by is not None:
+        raise ended_by
 
 
 def _write(out: Path, everything: object, rows: Sequence[Row], where: str) -> None:

@@ -17,9 +17,12 @@ from conftest import Leftovers
 
 from mmlab.bench.transfer import report
 from mmlab.bench.transfer.__main__ import cases, grouped
+from mmlab.bench.transfer.packets import Case
+from mmlab.bench.transfer.pair import Pair
+from mmlab.bench.transfer.timing import Samples, _row
 from mmlab.bench.transfer.ways import WAYS, chosen, copies
 from mmlab.cli import main
-from mmlab.errors import UsageError
+from mmlab.errors import MMLabError, UsageError
 
 OWN = [name for name, way in WAYS.items() if not way.peer]
 SMALL = ["--image-size", "64", "--seconds", "0.05"]
@@ -66,7 +69,8 @@ def test_the_command_measures_every_way(
 def test_ctrl_c_shows_and_keeps_what_was_measured(
     tmp_path: Path, sockets: Path, leftovers: Leftovers
 ) -> None:
-    job, below = begun(["mmlab.cli", "bench", "transfer", *SMALL, *ARENA, "--out", str(tmp_path)])
+    command = ["mmlab.cli", "bench", "transfer", *SMALL, *ARENA, "--out", str(tmp_path)]
+    job, below = begun(command, 2)
     with job:
         for process in (psutil.Process(job.pid), *below):  # as a terminal does
             process.send_signal(signal.SIGINT)
@@ -81,11 +85,41 @@ def test_ctrl_c_shows_and_keeps_what_was_measured(
     assert not list(sockets.iterdir()) and not leftovers("shm")
 
 
+def test_a_process_that_dies_is_an_error_and_takes_its_pair_along(
+    sockets: Path, leftovers: Leftovers
+) -> None:
+    with Pair([WAYS["memcpy"], WAYS["arena"]], 1) as pair:
+        sender, receiver = (psutil.Process(pid) for pid in pair.wait().pids)
+        pair.prepare(Case(2, "uint8", 64, 3))
+        assert len(pair.turn("arena", 4).seconds) == 4
+        receiver.kill()
+        with pytest.raises(MMLabError, match="by memcpy, arena: the receiver"):
+            pair.turn("arena", 4)
+    assert not psutil.wait_procs([sender, receiver], timeout=10)[1]
+    assert not list(sockets.iterdir()) and not leftovers("shm", "fds", "processes")
+
+
+def test_what_was_measured_before_a_failure_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def run(*_: object, **__: object) -> Iterator[dict[str, object]]:
+        samples = {way: Samples([0.5, 0.25], 2, 1.0) for way in ("memcpy", "vllm")}
+        for way in samples:
+            yield dict(_row(Case(2, "uint8", 64, 3), way, samples, None))
+        raise MMLabError("the measurement ended")
+
+    monkeypatch.setattr("mmlab.bench.transfer.launch.run", run)
+    assert main(["bench", "transfer", "--out", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert "/ vllm" in out and "missing" in out and "mmlab: the measurement ended" in err
+    assert len(json.loads((tmp_path / "transfer.json").read_text())["rows"]) == 2
+
+
 def test_a_controller_that_is_killed_takes_its_pairs_along(
     sockets: Path, leftovers: Leftovers
 ) -> None:
     numbers = ["--images", *map(str, range(1, 9)), "--dtypes", "float32"]
-    job, below = begun(["mmlab.bench.transfer", *SMALL, "--ways", "arena", *numbers])
+    job, below = begun(["mmlab.bench.transfer", *SMALL, "--ways", "arena", *numbers], 1)
     with job:
         job.kill()
         job.communicate(timeout=10)
@@ -93,14 +127,14 @@ def test_a_controller_that_is_killed_takes_its_pairs_along(
     assert not leftovers("shm", "processes")
 
 
-def begun(arguments: list[str]) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
-    """A job that has measured its first case, and the processes below it."""
+def begun(arguments: list[str], case: int) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """A job that has come to that case, and the processes below it."""
     pipe = subprocess.PIPE
     job = subprocess.Popen(
         [sys.executable, "-m", *arguments], stdout=pipe, stderr=pipe, text=True, env=os.environ
     )
     assert job.stderr is not None
-    assert any(" 2 of " in line for line in job.stderr)
+    assert any(f" {case} of " in line for line in job.stderr)
     return job, psutil.Process(job.pid).children(recursive=True)
 
 

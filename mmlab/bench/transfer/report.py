@@ -33,8 +33,9 @@ def notes(rows: Sequence[Row]) -> str:
             *(f"{name:{width}}  {WAYS[name].stands_for}" for name in names),
             "time: from encode in one process until the batch exists in the other and is",
             "acknowledged; / memcpy, / vllm: that time over theirs in the same round; extra",
-            "payloads: peak memory (PSS) of both processes over idle, in payloads; faults: minor",
-            "page faults of both; CPU: of both, with the freeing of the batch.",
+            "payloads: peak memory (PSS) of both processes over idle, in payloads (what malloc",
+            "keeps of earlier frames, if below 32 MiB, counts as idle); faults: minor page faults",
+            "of both; CPU: of both, with the freeing of the batch.",
         ]
     )
 
