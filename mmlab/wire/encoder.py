@@ -141,7 +141,7 @@ class Encoder:
         """The message of exactly one tensor, which is the most common one."""
         limit, nbytes = self.size_threshold, t.nbytes
         if limit is not None and nbytes >= limit:
-            view = own_view(t)
+            view = own_view(t, nbytes)
             if view:
                 table = pack_record(CODE_OF_TORCH[t.dtype], t.shape, 1, 1, 0)
                 return [_envelope(kind, request_id, body, table, 0), view]

@@ -150,7 +150,7 @@ def tensor_piece(t: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> Piec
         raise AssertionError("check() let an unknown tensor pass")
     nbytes = t.nbytes
     if nbytes >= PACK_LIMIT:
-        view = own_view(t)
+        view = own_view(t, nbytes)
         if view is None:
             view, t = dense_view(t)
         return Piece(code, shape, nbytes, view, t)

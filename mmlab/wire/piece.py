@@ -86,12 +86,7 @@ class Piece:
             _write_rows(rows, flat)
 
 
-def tensor_view(t: torch.Tensor) -> Buffer:
-    """A tensor's bytes in row-major order: its own memory where it is dense, else a copy."""
-    return own_view(t) or dense_view(t)[0]
-
-
-def own_view(t: torch.Tensor) -> Buffer | None:
+def own_view(t: torch.Tensor, nbytes: int) -> Buffer | None:
     """The bytes where they lie; None for what numpy cannot show as a row of bytes.
 
     That is a gradient, strides, negative or conjugate bits, complex128, a tensor without memory.
@@ -99,9 +94,9 @@ def own_view(t: torch.Tensor) -> Buffer | None:
     try:
         seen = SEEN_AS[t.dtype]
         view: memoryview = (t if seen is None else t.view(seen)).numpy().data
-        storage, address = t.untyped_storage(), t.data_ptr()
-        end = storage.data_ptr() + storage.nbytes()
-        return view.cast("B") if address and address + t.nbytes <= end else None
+        storage, end = t.untyped_storage(), t.data_ptr() + nbytes
+        backed = nbytes < end <= storage.data_ptr() + storage.nbytes()
+        return view.cast("B") if backed else None
     except (RuntimeError, TypeError, ValueError, KeyError):
         return None
 
