@@ -60,7 +60,7 @@ $(PEER)/.installed: $(STAMP) Makefile
 	$(BIN)/python -m venv $(PEER)
 	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
 	  > "$$($(PEER)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
-	$(PEER)/bin/python -m pip install $(PIP_QUIET) --no-deps vllm==0.33.0
+	$(PEER)/bin/python -m pip install --disable-pip-version-check --no-deps vllm==0.33.0
 	@# vLLM's serializer needs none of the pins that .venv does not follow: pip's complaints about them are
 	@# left out, unless it fails
 	$(PEER)/bin/python -m pip install -qqq $(PEER_NEEDS) || $(PEER)/bin/python -m pip install $(PEER_NEEDS)

@@ -159,7 +159,7 @@ class Arena:
             if not 0 <= offset < self.size or not 0 < nbytes <= self.size - offset:
                 return None
             dense = tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
-        except (RuntimeError, NotImplementedError):  # a tensor without memory of its own
+        except RuntimeError:  # a tensor without memory of its own
             return None
         if not dense or not tensor.is_cpu or self._mapping is None or os.getpid() != self._pid:
             return None

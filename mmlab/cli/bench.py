@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from mmlab.cli.options import AsJson, Out, Peer, PeerPython, Seed, make_folder
 from mmlab.cli.tables import table
-from mmlab.errors import UsageError, unknown
+from mmlab.errors import unknown
 
 if TYPE_CHECKING:
     from mmlab.bench.wire.timing import Row
@@ -20,18 +20,8 @@ app = typer.Typer(help="Measure one part on its own, beside what others do and w
 
 @app.command("wire")
 def wire(
-    peer: Annotated[
-        str | None,
-        typer.Option(metavar="vllm", help="Measure an installed vLLM in the same run."),
-    ] = None,
-    peer_python: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Python of the environment that has vLLM.",
-            show_default=".venv-peer, as `make peer` makes it",
-        ),
-    ] = None,
+    peer: Peer = None,
+    peer_python: PeerPython = None,
     sweep: Annotated[
         bool,
         typer.Option(
@@ -39,14 +29,12 @@ def wire(
         ),
     ] = False,
     seconds: Annotated[float, typer.Option(min=0.05, help="Time for each message.")] = 2.0,
-    seed: Annotated[int, typer.Option(help="Of the order of the measurements.")] = 0,
+    seed: Seed = 0,
     threads: Annotated[
         int, typer.Option(min=1, help="Of torch, on both sides; serving frontends use one.")
     ] = 1,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write rows and plot into this folder.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Rows as JSON, not a table.")] = False,
+    out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
     """What does it cost to encode and decode a message?
 
@@ -60,15 +48,12 @@ def wire(
 
         make peer && mmlab bench wire --peer vllm
     """
+    from mmlab.bench.footing import footing
     from mmlab.bench.wire import launch, report
 
     if peer is not None and peer not in launch.PEERS:
         raise unknown("peer", peer, launch.PEERS)
-    if out is not None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--out {out}: {error.strerror}, wanted a folder") from error
+    make_folder(out)
     python = launch.peer_python(peer_python) if peer else sys.executable
     found: list[dict[str, object]] = []
     interrupted = False
@@ -84,7 +69,7 @@ def wire(
     measured = cast("list[Row]", [row for row in found if "case" in row])
     rows = report.whole_cases(measured, version is not None)
     everything = {"peer": version, "environment": head.get("environment"), "rows": rows}
-    where = report.footing(head)
+    where = footing(head, "msgspec")
     if out is not None and rows:
         (out / "wire.json").write_text(json.dumps(everything, indent=1))
         typer.echo(out / "wire.json", err=True)
@@ -119,30 +104,18 @@ def transfer(
             show_default="all",
         ),
     ] = None,
-    peer: Annotated[
-        str | None,
-        typer.Option(metavar="vllm", help="Measure an installed vLLM in the same run."),
-    ] = None,
-    peer_python: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Python of the environment that has vLLM.",
-            show_default=".venv-peer, as `make peer` makes it",
-        ),
-    ] = None,
+    peer: Peer = None,
+    peer_python: PeerPython = None,
     image_size: Annotated[
         int, typer.Option(min=1, max=8192, help="Height and width of an image, in pixels.")
     ] = 896,
     seconds: Annotated[
         float, typer.Option(min=0.05, help="Time for each size and dtype; at least 5 rounds.")
     ] = 5.0,
-    seed: Annotated[int, typer.Option(help="Of the order of the measurements.")] = 0,
+    seed: Seed = 0,
     threads: Annotated[int, typer.Option(min=1, help="Of torch, in every process.")] = 1,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write rows and plot into this folder.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Rows as JSON, not a table.")] = False,
+    out: Out = None,
+    as_json: AsJson = False,
 ) -> None:
     """How long does a message take from encode to the batch in the other process?
 

@@ -10,12 +10,14 @@ from typing import TypeVar, cast
 
 import typer
 
+from mmlab.bench.footing import footing
 from mmlab.bench.transfer import launch, report, room
 from mmlab.bench.transfer.__main__ import cases
 from mmlab.bench.transfer.payload import DTYPES
 from mmlab.bench.transfer.timing import Row
 from mmlab.bench.transfer.ways import chosen
 from mmlab.bench.wire.launch import PEERS, peer_python
+from mmlab.cli.options import make_folder
 from mmlab.cli.tables import table
 from mmlab.errors import MMLabError, UsageError, unknown
 
@@ -44,11 +46,7 @@ def transfer(
     kinds = _listed("--dtypes", dtypes, _dtype)
     wanted = chosen(None if ways is None else _listed("--ways", ways, str), peer is not None)
     plan = cases(counts, kinds, image_size)
-    if out is not None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"--out {out}: {error.strerror}, wanted a folder") from error
+    make_folder(out)
     found_python = peer_python(python) if peer else sys.executable
     room.check(plan, wanted)
     found: list[dict[str, object]] = []
@@ -71,7 +69,7 @@ def transfer(
     head = {key: value for row in found if "way" not in row for key, value in row.items()}
     rows = cast("list[Row]", [row for row in found if "way" in row])
     everything = {"peer": head.get("peer"), "environment": head.get("environment"), "rows": rows}
-    where = report.footing(head)
+    where = footing(head, "pyzmq")
     if out is not None and rows:
         _write(out, everything, rows, where)
     if as_json and (rows or ended_by is None):

@@ -89,7 +89,7 @@ def collect(variables: Mapping[str, str] = os.environ) -> Environment:
         python=platform.python_version(),
         platform=platform.platform(),
         cpu=_cpu_model(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _cpu_count(),
+        cores=core_count(),
         cores_physical=psutil.cpu_count(logical=False),
         memory_nbytes=limit_nbytes(),
         gpu=name,
@@ -112,7 +112,10 @@ def _version(library: str) -> str | None:
         return None
 
 
-def _cpu_count() -> int:
+def core_count() -> int:
+    """Logical cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from mmlab.measure.environment import core_count
+
 BUSY = 0.5  # runnable processes for each core, before a measurement has begun
 
 
@@ -24,4 +26,4 @@ def busy_now() -> str | None:
         load = os.getloadavg()[0]
     except OSError:
         return None
-    return busy_text(load, os.cpu_count() or 1)
+    return busy_text(load, core_count())

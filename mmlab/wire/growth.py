@@ -11,12 +11,11 @@ from struct import Struct
 from typing import Final
 
 from mmlab.errors import WireError
+from mmlab.wire.tokens import ARRAYS, FIXED_EXT, MAPS, NUMBER
 
 SCAN_FROM: Final = 1 << 15  # shorter bodies cannot pass the bound by more than its 1 MiB of slack
 MAX_GROWTH: Final = 80
 
-_MAPS: Final = bytes((*range(0x80, 0x90), 0xDE, 0xDF))
-_ARRAYS: Final = bytes((*range(0x90, 0xA0), 0xDC, 0xDD))
 _MAP, _ARRAY, _POINTER = 224, 64, 8  # bytes: a dict of up to 5 keys, a list without its elems
 _PAIR: Final = 90  # for each key of a larger dict while it grows
 _STR: Final = 80  # a string, and at most 4 for each of its bytes
@@ -37,18 +36,14 @@ _LONG: Final = {  # first byte -> what the length counts, and how to read it
     )
     for code, layout in codes
 }
-_FIXED: Final = {  # first byte -> bytes of a number
-    **{0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
-}
-_FIXED_EXT: Final = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 _WALKED: Final = frozenset((2, 3, 4))  # extensions whose content is msgpack again
 
 
 def check_growth(body: bytes) -> None:
     """WireError if `body`, read as plain Python values, would need more than 80 times its size."""
     size = len(body)
-    maps = size - len(body.translate(None, _MAPS))
-    arrays = size - len(body.translate(None, _ARRAYS))
+    maps = size - len(body.translate(None, MAPS))
+    arrays = size - len(body.translate(None, ARRAYS))
     limit = MAX_GROWTH * size
     if (_MAP + _POINTER) * maps + (_ARRAY + _POINTER) * arrays + _OTHER * size <= limit:
         return  # even if every byte that may begin a map or a list did
@@ -78,9 +73,9 @@ def _walk(body: bytes, at: int, end: int, limit: int, into: bool) -> int:
             count = first & 31
             need += _STR + 4 * count if count > 1 else 0
             at += count
-        elif first in _FIXED:
+        elif first in NUMBER:
             need += _NUMBER
-            at += _FIXED[first]
+            at += NUMBER[first]
         else:
             if first in _LONG:
                 what, layout = _LONG[first]
@@ -89,7 +84,7 @@ def _walk(body: bytes, at: int, end: int, limit: int, into: bool) -> int:
                 (count,) = layout.unpack_from(body, at)
                 at += layout.size
             else:
-                what, count = _EXT, _FIXED_EXT[first]
+                what, count = _EXT, FIXED_EXT[first]
             if what == _ELEMS:
                 need += _ARRAY + _POINTER * min(count, end - at)
             elif what == _PAIRS:

@@ -10,17 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 from mmlab.errors import WireError
+from mmlab.wire.tokens import ARRAYS, FIXED_EXT, NUMBER
 
 MAX_TUPLE_KEYS: Final = 256  # in one dict
 KEYS_FROM: Final = 1 << 17  # bytes: in shorter bodies even all keys together take no second
 _DEEPEST: Final = 2000  # msgspec refuses what is nested deeper
 
-_ARRAYS: Final = bytes((*range(0x90, 0xA0), 0xDC, 0xDD))
 _BIG_MAPS: Final = (b"\xde", b"\xdf")
-_FIXED: Final = {  # first byte -> bytes of a number or of an extension behind it
-    **{0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8},
-    **{0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17},
-}
+_FIXED: Final = {**NUMBER, **{first: 1 + n for first, n in FIXED_EXT.items()}}
 _LENGTH: Final = {  # first byte -> bytes of the length behind it, and bytes that follow besides
     **{0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1)},
     **{0xD9: (1, 0), 0xDA: (2, 0), 0xDB: (4, 0)},
@@ -32,7 +29,7 @@ def check_keys(body: bytes) -> None:
     size = len(body)
     if size < KEYS_FROM or not any(first in body for first in _BIG_MAPS):
         return
-    if size - len(body.translate(None, _ARRAYS)) > MAX_TUPLE_KEYS:
+    if size - len(body.translate(None, ARRAYS)) > MAX_TUPLE_KEYS:
         _walk(body, size)
 
 

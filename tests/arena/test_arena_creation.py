@@ -7,14 +7,17 @@ import os
 import resource
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from arena_parts import MIB, script
-from conftest import Leftovers
 
 from mmlab.arena import Arena, ArenaReader, memfd
 from mmlab.errors import TransportError, UsageError
 from mmlab.measure import capacity
+
+if TYPE_CHECKING:
+    from tests.conftest import Leftovers
 
 
 def test_a_small_file_size_limit_is_an_error_with_numbers_and_no_signal() -> None:

@@ -11,14 +11,17 @@ import socket
 import subprocess
 import sys
 from multiprocessing import resource_tracker
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from arena_parts import HEAD, MIB, script, write_at_spawn
-from conftest import Leftovers
 
 from mmlab.arena import Arena, receive_descriptor, send_descriptor
 from mmlab.errors import TransportError
+
+if TYPE_CHECKING:
+    from tests.conftest import Leftovers
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

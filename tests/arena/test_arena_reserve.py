@@ -7,14 +7,17 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from arena_parts import KIB, MIB
-from conftest import Leftovers
 
 from mmlab.arena import Arena, Lease
 from mmlab.errors import BackpressureTimeout, TransportError, UsageError
+
+if TYPE_CHECKING:
+    from tests.conftest import Leftovers
 
 
 def wait_until_queued(arena: Arena, count: int) -> None:

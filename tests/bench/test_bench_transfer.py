@@ -10,10 +10,10 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from conftest import Leftovers
 
 from mmlab.bench.transfer import report
 from mmlab.bench.transfer.__main__ import cases, grouped
@@ -23,6 +23,9 @@ from mmlab.bench.transfer.timing import Samples, _row
 from mmlab.bench.transfer.ways import WAYS, chosen, copies
 from mmlab.cli import main
 from mmlab.errors import MMLabError, UsageError
+
+if TYPE_CHECKING:
+    from tests.conftest import Leftovers
 
 OWN = [name for name, way in WAYS.items() if not way.peer]
 SMALL = ["--image-size", "64", "--seconds", "0.05"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from mmlab.bench.transfer.timing import Row
 from mmlab.bench.transfer.ways import WAYS
@@ -38,21 +38,6 @@ def notes(rows: Sequence[Row]) -> str:
             "of both; CPU: of both, with the freeing of the batch.",
         ]
     )
-
-
-def footing(head: Mapping[str, object]) -> str:
-    """What was measured on what, in a line: from {"peer": ..., "environment": ...}."""
-    found = head.get("environment")
-    if not isinstance(found, dict):
-        return "nothing was measured"
-    parts = [
-        f"{found['cpu']}, {found['cores']} cores, torch threads: {found['torch_threads']}",
-        *(f"{name} {found[name]}" for name in ("torch", "pyzmq", "mmlab")),
-        *([str(head["peer"])] if head.get("peer") else []),
-        f"{found['time'][:10]}",
-        "medians of interleaved rounds, 95 % intervals",
-    ]
-    return " · ".join(parts)
 
 
 def _line(row: Row, peer: bool) -> list[str]:

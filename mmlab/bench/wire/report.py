@@ -44,21 +44,6 @@ def _message(row: Row) -> tuple[object, ...]:
     return row["case"], row["tensors"], row["tensor_nbytes"]
 
 
-def footing(head: Mapping[str, object]) -> str:
-    """What was measured on what, in a line: from {"peer": ..., "environment": ...}."""
-    found = head.get("environment")
-    if not isinstance(found, dict):
-        return "nothing was measured"
-    parts = [
-        f"{found['cpu']}, {found['cores']} cores, torch threads: {found['torch_threads']}",
-        *(f"{name} {found[name]}" for name in ("torch", "msgspec", "mmlab")),
-        *([str(head["peer"])] if head.get("peer") else []),
-        f"{found['time'][:10]}",
-        "medians of interleaved rounds, 95 % intervals",
-    ]
-    return " · ".join(parts)
-
-
 def _side(rows: Mapping[tuple[str, str], Row], who: str) -> list[str]:
     encode, decode = rows[who, "encode"], rows[who, "decode"]
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -26,7 +27,7 @@ class Outlet:
     line: Line
 
 
-class Sender:
+class Sender(ABC):
     """The sending half. Subclasses encode and send; some keep their sources elsewhere."""
 
     local = False  # True: nothing is sent, and nobody acknowledges
@@ -43,11 +44,11 @@ class Sender:
         """What a processor would hand over; not timed, made anew for every message."""
         return KwargsItems.from_processor({KEY: batch}, {KEY: batched("image")})
 
+    @abstractmethod
     def send(self, message: object) -> None:
         """Encode and send; timed."""
-        raise NotImplementedError
 
-    def returned(self, end: Return) -> None:
+    def returned(self, end: Return) -> None:  # noqa: B027 (most have nothing to free)
         """The receiver has no view of a message any more."""
 
     def drop(self) -> None:
@@ -74,14 +75,11 @@ class Receiver(Protocol):
         """Forget the case."""
 
 
-class PlainReceiver:
-    """One that decodes frames and keeps nothing."""
+class PlainReceiver(Receiver):
+    """One that decodes frames and keeps nothing; `batch` is its subclasses'."""
 
     def prepare(self, case: Case, line: Line) -> None:
         pass
-
-    def batch(self, frames: Sequence[memoryview]) -> object:
-        raise NotImplementedError
 
     def returns(self) -> list[Return]:
         return []
