@@ -78,6 +78,16 @@ _ALL = (
         copies="3",
         needs_gpu=True,
     ),
+    Strategy(
+        name="msgpack-arena",
+        payload="float32",
+        serializer="msgpack",
+        transport="arena",
+        reduce="deferred",
+        staging="pageable",
+        stands_for="one copy into shared memory, views of it on the other side",
+        copies="1 to 2",
+    ),
 )
 
 REGISTRY: dict[str, Strategy] = {strategy.name: strategy for strategy in _ALL}

@@ -19,13 +19,15 @@ import torch
 from mmlab.errors import TransportError
 from mmlab.fields import BatchedField, FieldElem, KwargsItem
 from mmlab.pipeline.control import ControlSocket
-from mmlab.pipeline.engine import Engine
+from mmlab.pipeline.engine import Engine, returning
 from mmlab.pipeline.lifecycle import Watchdog, end_with_any_thread, keep_freed_memory
-from mmlab.pipeline.messages import ECHO, EngineConfig, Failed, Ready
+from mmlab.pipeline.messages import ARENA, ECHO, OWNER, EngineConfig, Failed, Ready
 from mmlab.pipeline.serializers import INSECURE, make_serializer
 from mmlab.pipeline.worker import TRACE_CHARS, Model, Worker, as_utf8
 from mmlab.staging import PinnedBatcher
 from mmlab.transports import open_transport
+from mmlab.transports.arena import ArenaReceiver
+from mmlab.transports.base import RequestReceiver
 from mmlab.transports.limits import naming_the_limit
 
 FRAME_SLACK = 64 << 20  # bytes that a message may have beyond its payload: header, alignment
@@ -41,9 +43,11 @@ def main(arguments: list[str]) -> int:
     if not isinstance(config, EngineConfig):
         return 0  # the owner was gone before anything began
     try:
+        # Before the watchdog, which reads all that comes later.
+        arena = control.receive_descriptor() if config.transport == ARENA else None
         with naming_the_limit("start of an engine"):
             watchdog = Watchdog(control, config.owner_pid, Path(config.directory))
-            serve(config, control, watchdog, begun)
+            serve(config, control, watchdog, begun, arena)
     except Exception as error:
         trace = traceback.format_exc()
         print(trace, file=sys.stderr)
@@ -58,8 +62,14 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def serve(config: EngineConfig, control: ControlSocket, watchdog: Watchdog, begun: float) -> None:
-    """Build all parts, say Ready, and run the engine."""
+def serve(
+    config: EngineConfig,
+    control: ControlSocket,
+    watchdog: Watchdog,
+    begun: float,
+    arena: int | None = None,
+) -> None:
+    """Build all parts, say Ready, and run the engine. `arena`: descriptor of its owner's arena."""
     start_s = {}
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -70,17 +80,25 @@ def serve(config: EngineConfig, control: ControlSocket, watchdog: Watchdog, begu
         worker = Worker(batcher, _load_model(config, batcher.device))
         start_s["model"] = time.perf_counter() - begun - start_s["staging"]
         with open_transport(config.transport) as transport:
+            most = config.max_nbytes + FRAME_SLACK
+            # A pickled request is many times its payload; a peer that may send one is trusted.
+            limit = -1 if config.serializer in INSECURE else most
+            receiver: RequestReceiver = transport.bind_requests(Path(config.directory), limit)
+            replies = transport.bind_replies(Path(config.directory))
+            before_reply = None
+            mapped = 0
+            if arena is not None:
+                receiver = borrowed = ArenaReceiver(receiver, arena, returning(replies, OWNER))
+                os.close(arena)
+                before_reply = borrowed.settle
+                mapped = borrowed.size
             serializer = make_serializer(
                 config.serializer,
                 insecure_pickle=config.insecure_pickle,
                 private=transport.private,
-                max_nbytes=config.max_nbytes + FRAME_SLACK,
+                max_nbytes=max(most, mapped + FRAME_SLACK),
             )
-            # A pickled request is many times its payload; a peer that may send one is trusted.
-            limit = -1 if config.serializer in INSECURE else config.max_nbytes + FRAME_SLACK
-            receiver = transport.bind_requests(Path(config.directory), limit)
-            replies = transport.bind_replies(Path(config.directory))
-            engine = Engine(config, receiver, replies, serializer, worker)
+            engine = Engine(config, receiver, replies, serializer, worker, before_reply)
             watchdog.on_stop(engine.stop)
             start_s["total"] = time.perf_counter() - begun
             control.send(
@@ -93,6 +111,7 @@ def serve(config: EngineConfig, control: ControlSocket, watchdog: Watchdog, begu
                     requests_endpoint=receiver.endpoint,
                     replies_endpoint=replies.endpoint,
                     start_s=start_s,
+                    arena_nbytes=mapped,
                 )
             )
             engine.run()

@@ -33,6 +33,7 @@ from mmlab.transports.limits import naming_the_limit
 if TYPE_CHECKING:
     import torch
 
+    from mmlab.arena import Arena
     from mmlab.gemma import Image
     from mmlab.strategies import Strategy
 
@@ -101,9 +102,19 @@ class Pipeline:
         """The last kilobytes of what the engine wrote: warnings, rejected messages."""
         return self._link.process.output()
 
-    def stats(self) -> dict[str, int]:
+    @property
+    def arena(self) -> Arena | None:
+        """The memory that requests go through; None for strategies without it.
+
+        A tensor of `arena.empty(...)` that is sent as an item is not copied any more, and takes
+        room until it and all its views are gone.
+        """
+        return self._link.arena
+
+    def stats(self) -> dict[str, float]:
         """Requests and bytes in flight, submitters waiting, frames that ZeroMQ still reads
-        (`frames_unreleased`), replies to no request, messages that the engine rejected."""
+        (`frames_unreleased`), replies to no request, messages that the engine rejected; those of
+        `ArenaStats` as `arena_size`, `arena_live_nbytes`, ..."""
         return self._link.stats()
 
     def submit(

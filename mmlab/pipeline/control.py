@@ -1,7 +1,7 @@
 """The control socket: a pair of AF_UNIX sockets between a frontend and its engine.
 
-Seqpacket keeps messages whole, and its end-of-file is the news that the other process is gone.
-Later it also carries file descriptors, which no other channel can.
+Seqpacket keeps messages whole, and its end-of-file is the news that the other process is gone. It
+also carries the arena's file descriptor, which no other channel can.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import socket
 
 import msgspec
 
+from mmlab.arena import receive_descriptor, send_descriptor
 from mmlab.errors import TransportError
 from mmlab.pipeline.messages import Control
 
@@ -64,6 +65,14 @@ class ControlSocket:
             return _decoder.decode(data)
         except msgspec.MsgspecError as error:
             raise TransportError(f"control socket: unreadable message ({error})") from error
+
+    def send_descriptor(self, fd: int) -> None:
+        """Hand a file descriptor over, between two messages. TransportError as `send`."""
+        send_descriptor(self._socket, fd)
+
+    def receive_descriptor(self) -> int:
+        """The descriptor that comes next, the caller's to close. TransportError if none does."""
+        return receive_descriptor(self._socket)
 
     def pending(self) -> bool:
         """Whether `receive` would return at once."""

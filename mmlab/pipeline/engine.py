@@ -9,9 +9,18 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Sequence
 
+from mmlab.arena import Returned
 from mmlab.pipeline.inbox import Inbox
-from mmlab.pipeline.messages import EngineConfig, EngineReply, ErrorReply, Kind, frontend_of
+from mmlab.pipeline.messages import (
+    COUNTER_BITS,
+    EngineConfig,
+    EngineReply,
+    ErrorReply,
+    Kind,
+    frontend_of,
+)
 from mmlab.pipeline.serializers import Serializer
 from mmlab.pipeline.worker import Work, Worker, error_reply
 from mmlab.transports import Message
@@ -19,6 +28,18 @@ from mmlab.transports.base import ReplySender, RequestReceiver
 from mmlab.wire import Encoder
 
 log = logging.getLogger("mmlab.engine")
+
+
+def returning(replies: ReplySender, frontend: int) -> Callable[[Sequence[Returned]], bool]:
+    """How that frontend gets leases of its arena back; False where it takes nothing now."""
+    request_id = frontend << COUNTER_BITS
+    encoder = Encoder()
+
+    def give_back(ended: Sequence[Returned]) -> bool:
+        frames = encoder.encode(ended, kind=Kind.RETURNED, request_id=request_id)
+        return replies.send(frontend_of(request_id), frames)
+
+    return give_back
 
 
 class Engine:
@@ -31,11 +52,13 @@ class Engine:
         replies: ReplySender,
         serializer: Serializer,
         worker: Worker,
+        before_reply: Callable[[], None] | None = None,
     ) -> None:
         self._config = config
         self._replies = replies
         self._serializer = serializer
         self._worker = worker
+        self._before_reply = before_reply
         self._encoder = Encoder()
         self._inbox = Inbox(receiver, self._answer)
         self._carry: Work | None = None  # decoded already, but too much for the last batch
@@ -120,6 +143,8 @@ class Engine:
         if body is not None:
             body.rejected = self._inbox.rejected
         frames = self._encoder.encode(body, kind=kind, request_id=request_id)
+        if self._before_reply is not None:
+            self._before_reply()
         sent = self._replies.send(frontend_of(request_id), frames)
         if not sent and kind != Kind.HELLO:  # greetings are repeated until the links stand
             log.warning("no frontend for %s of request %#x", kind.name, request_id)

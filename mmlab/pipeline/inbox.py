@@ -104,8 +104,11 @@ class Inbox:
             with self._changed:
                 if request_id in self._waiting or request_id in self._active:
                     raise WireError(f"request {request_id} is under way already")
-                self._waiting[request_id] = message
-                self._changed.notify_all()
+                if message.error is None:
+                    self._waiting[request_id] = message
+                    self._changed.notify_all()
+            if message.error is not None:
+                self.reject(message.error, request_id)
         elif envelope.kind == Kind.HELLO:
             self._answer(request_id, Kind.HELLO, None)
         elif envelope.kind == Kind.ABORT:

@@ -15,19 +15,29 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from mmlab.arena import Arena, Lease
 from mmlab.errors import EngineError, TransportError
 from mmlab.pipeline.directory import PrivateDirectory
 from mmlab.pipeline.inflight import ByteBudget, InFlight, Pending, ReplyFuture
-from mmlab.pipeline.messages import COUNTER_BITS, EngineConfig, Kind, Ready, Request, frontend_of
+from mmlab.pipeline.lending import Lender
+from mmlab.pipeline.messages import (
+    ARENA,
+    COUNTER_BITS,
+    OWNER,
+    EngineConfig,
+    Kind,
+    Ready,
+    Request,
+    frontend_of,
+)
 from mmlab.pipeline.process import EngineProcess
 from mmlab.pipeline.replies import Replies
 from mmlab.pipeline.serializers import make_serializer
-from mmlab.transports import open_transport
+from mmlab.transports import Buffer, open_transport
 from mmlab.transports.base import RequestSender
 from mmlab.transports.limits import require_descriptors
 from mmlab.wire import Encoder
 
-OWNER = 1  # number of the frontend that owns the engine
 PIPELINE_DESCRIPTORS = 24  # of a frontend while it starts: 19, and some for its replies
 GREETING_S = 0.02  # how often a greeting is repeated until the engine answers it
 
@@ -52,7 +62,10 @@ class Link:
         require_descriptors(PIPELINE_DESCRIPTORS, "a pipeline")
         self._transport = open_transport(config.transport)
         self._directory: PrivateDirectory | None = None
+        self._lender: Lender | None = None
         try:
+            if config.transport == ARENA:
+                self._lender = Lender(config.max_nbytes)
             self._directory = PrivateDirectory()
             self._serializer = make_serializer(
                 config.serializer,
@@ -63,6 +76,7 @@ class Link:
             self.process = EngineProcess(
                 msgspec.structs.replace(config, directory=str(self._directory.path)),
                 self._engine_ended,
+                None if self._lender is None else self._lender.arena.fileno(),
             )
         except BaseException:
             self._close_files()
@@ -87,8 +101,13 @@ class Link:
                     f"{self._start_timeout} s"
                 )
         self._sender = sender
-        self._replies = Replies(receiver, self.inflight, decode_text)
+        take_back = None if self._lender is None else self._lender.take_back
+        self._replies = Replies(receiver, self.inflight, decode_text, take_back)
         return ready
+
+    @property
+    def arena(self) -> Arena | None:
+        return None if self._lender is None else self._lender.arena
 
     def submit(
         self,
@@ -101,6 +120,7 @@ class Link:
         owner: object,
     ) -> ReplyFuture:
         """Send from this thread. All that can be wrong with the request is raised, nothing sent."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         if os.getpid() != self._pid:
             raise TransportError(
                 f"this pipeline belongs to process {self._pid}, this is its fork {os.getpid()}: "
@@ -110,24 +130,40 @@ class Link:
         request_id = next(self._ids)
         future = ReplyFuture(request_id, self._abort, owner)
         pending = Pending(future, nbytes, begun_ns, timings)
+        lease: Lease | None = None
         try:
             begun = time.perf_counter()
-            frames = self._serializer.dumps(request, request_id)
+            frames, lease = self._dumps(request, request_id, nbytes, deadline)
             timings["encode"] = time.perf_counter() - begun
             pending.num_frames = len(frames)
             pending.wire_nbytes = sum(memoryview(frame).nbytes for frame in frames)
             self.inflight.add(request_id, pending)
-        except BaseException:
+        except BaseException as error:
             self.budget.release(nbytes)
+            if lease is not None:
+                lease.release()
+            if isinstance(error, TransportError):
+                self.budget.check()  # the arena closes when the engine has ended: say that
             raise
         try:
             assert self._sender is not None
-            pending.started_ns = time.monotonic_ns()  # the reply may be here before send returns
-            self._sender.send(frames)
-        except BaseException:
+            with contextlib.nullcontext() if self._lender is None else self._lender.lending(lease):
+                pending.started_ns = time.monotonic_ns()  # the reply may come before send returns
+                self._sender.send(frames)
+        except BaseException as error:
             self.inflight.take(request_id)
+            if isinstance(error, TransportError):
+                self.budget.check()
             raise
         return future
+
+    def _dumps(
+        self, request: Request, request_id: int, nbytes: int, deadline: float | None
+    ) -> tuple[list[Buffer], Lease | None]:
+        if self._lender is None:
+            return self._serializer.dumps(request, request_id), None
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        return self._lender.dumps(request, request_id, nbytes, left)
 
     def _abort(self, request_id: int) -> bool:
         """The caller has cancelled; True if the request was still under way."""
@@ -139,7 +175,7 @@ class Link:
                 self._sender.send(frames)
         return True
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, float]:
         """Counters; see `Pipeline.stats`."""
         replies, sender = self._replies, self._sender
         return {
@@ -151,13 +187,21 @@ class Link:
             "frames_unreleased": 0 if sender is None else sender.unreleased(),
             "unexpected_replies": 0 if replies is None else replies.unexpected,
             "engine_rejected": 0 if replies is None else replies.rejected,
+            **({} if self._lender is None else self._lender.stats()),
         }
 
     def _engine_ended(self, error: EngineError) -> None:
         """From the thread that watches the engine."""
         if not self._closed:
             text, code = str(error), error.exit_code
-            self.inflight.fail_all(lambda: EngineError(text, code))
+            self._fail_all(lambda: EngineError(text, code))
+
+    def _fail_all(self, error: Callable[[], EngineError]) -> None:
+        """End every wait and every future with it."""
+        self.budget.close(error)
+        if self._lender is not None:
+            self._lender.close()  # before any callback of a future: it may wait for room there
+        self.inflight.fail_all(error)
 
     def close(self) -> None:
         """End everything, in order and in bounded time. Idempotent; nothing in a forked child.
@@ -183,7 +227,7 @@ class Link:
 
     def _end_all(self, *, patient: bool) -> None:
         """Every step may be repeated."""
-        self.inflight.fail_all(lambda: EngineError("the pipeline has been closed"))
+        self._fail_all(lambda: EngineError("the pipeline has been closed"))
         self.process.stop(patient=patient)
         if self._replies is not None:
             self._replies.close()
@@ -192,6 +236,8 @@ class Link:
 
     def _close_files(self) -> None:
         try:
+            if self._lender is not None:
+                self._lender.close()
             self._transport.close()
         finally:
             if self._directory is not None:

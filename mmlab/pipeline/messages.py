@@ -16,7 +16,9 @@ import msgspec
 from mmlab.fields import KwargsItems
 
 ECHO = "echo"  # the name of no model: the engine answers with the checksum of what arrived
+ARENA = "arena"  # the transport whose payload lies in memory of the frontend's
 COUNTER_BITS = 40  # of a request id; the 24 bits above name the frontend
+OWNER = 1  # number of the frontend that owns the engine
 STAGES = (
     "processor",
     "encode",
@@ -40,6 +42,7 @@ class Kind(enum.IntEnum):
     ABORT = 5  # no body: the caller no longer wants the reply
     ABORTED = 6  # no body: the engine has dropped the request
     CACHE_MISS = 7  # reserved for the item cache
+    RETURNED = 8  # of no request: leases of the frontend's arena that the engine gives back
 
 
 def frontend_of(request_id: int) -> bytes:
@@ -129,6 +132,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     requests_endpoint: str
     replies_endpoint: str
     start_s: dict[str, float]
+    arena_nbytes: int = 0  # of the frontend's arena, which the engine has mapped read-only
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):

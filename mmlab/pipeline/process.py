@@ -69,9 +69,17 @@ def _start(control: ControlSocket, threads: int | None) -> tuple[subprocess.Pope
 
 
 class EngineProcess:
-    """A started engine. `on_exit` is called once, from the watching thread, when it has ended."""
+    """A started engine. `on_exit` is called once, from the watching thread, when it has ended.
 
-    def __init__(self, config: EngineConfig, on_exit: Callable[[EngineError], None]) -> None:
+    `descriptor` is that of an arena, for an engine whose transport has one.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_exit: Callable[[EngineError], None],
+        descriptor: int | None = None,
+    ) -> None:
         self._on_exit = on_exit
         self._ready: Future[Ready] = Future()
         self._failure: Failed | None = None
@@ -93,6 +101,8 @@ class EngineProcess:
             os.set_blocking(self._output, False)
             with contextlib.suppress(TransportError):  # it may be gone already: the thread will see
                 self._control.send(config)
+                if descriptor is not None:
+                    self._control.send_descriptor(descriptor)
             self._thread = threading.Thread(
                 target=self._watch, name="mmlab-engine-watch", daemon=True
             )

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
+from mmlab.arena import Returned
 from mmlab.errors import BatchError, EncodeError, EngineError, WireError
 from mmlab.pipeline.inflight import InFlight, Pending
 from mmlab.pipeline.messages import STAGES, EngineReply, ErrorReply, Kind, Reply
@@ -18,24 +19,29 @@ _SAME_HERE: dict[str, Callable[[str], Exception]] = {
     error.__name__: error for error in (BatchError, EncodeError, WireError)
 }
 JOIN_S = 5.0
+TakeBack = Callable[[Sequence[Returned]], None]
 
 log = logging.getLogger("mmlab.pipeline")
 
 
 class Replies:
-    """Runs until `close`. `decode_text` turns a reply's tokens into its text."""
+    """Runs until `close`. `decode_text` turns a reply's tokens into its text; `take_back` gets the
+    leases that the engine returns."""
 
     def __init__(
         self,
         receiver: ReplyReceiver,
         inflight: InFlight,
         decode_text: Callable[[Sequence[int]], str],
+        take_back: TakeBack | None = None,
     ) -> None:
         self._receiver = receiver
         self._inflight = inflight
         self._decode_text = decode_text
+        self._take_back = take_back
         self._reply = Decoder(EngineReply)
         self._error = Decoder(ErrorReply)
+        self._returned = Decoder(list[Returned])
         self._closed = False
         self.unexpected = 0  # messages that belong to no request under way, or cannot be read
         self.rejected = 0  # messages that the engine could not read, as it last said
@@ -63,6 +69,11 @@ class Replies:
     def _handle(self, message: Message) -> None:
         envelope = read_envelope(message.frames[0])
         if envelope.kind == Kind.HELLO:
+            return
+        if envelope.kind == Kind.RETURNED and self._take_back is not None:
+            returned = self._returned.decode(message.frames)
+            assert isinstance(returned, list)
+            self._take_back(returned)
             return
         body: object = None
         if envelope.kind == Kind.REPLY:

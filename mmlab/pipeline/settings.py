@@ -10,7 +10,7 @@ import torch
 
 from mmlab.errors import TransportError, UsageError, unknown
 from mmlab.pipeline.arguments import INT64, switch, whole
-from mmlab.pipeline.messages import ECHO, EngineConfig
+from mmlab.pipeline.messages import ARENA, ECHO, EngineConfig
 from mmlab.pipeline.serializers import check_serializer
 from mmlab.staging import MODES, resolve_device
 from mmlab.staging.device import cuda_problem
@@ -91,6 +91,10 @@ def _check_strategy(strategy: Strategy, insecure_pickle: bool) -> None:
         raise UsageError(f"{where}: payload is {strategy.payload!r}, the processor makes 'float32'")
     if strategy.reduce != "deferred":
         raise UsageError(f"{where}: reduce is {strategy.reduce!r}, the pipeline does 'deferred'")
+    if strategy.transport == ARENA and strategy.serializer != "msgpack":
+        raise UsageError(
+            f"{where}: serializer is {strategy.serializer!r}, the arena goes with 'msgpack'"
+        )
     check_serializer(
         strategy.serializer,
         insecure_pickle=insecure_pickle,

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mmlab.errors import unknown
+from mmlab.transports.arena import arena
 from mmlab.transports.base import Buffer, Message, Sent, Transport
 from mmlab.transports.zmq import inproc, ipc, tcp
 
-REGISTRY: dict[str, Callable[[], Transport]] = {"inproc": inproc, "ipc": ipc, "tcp": tcp}
+REGISTRY: dict[str, Callable[[], Transport]] = {
+    "inproc": inproc,
+    "ipc": ipc,
+    "tcp": tcp,
+    "arena": arena,
+}
 
 
 def open_transport(name: str) -> Transport:

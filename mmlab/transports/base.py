@@ -1,16 +1,18 @@
 """What every transport offers: a link for requests (payload, one way) and a link for replies.
 
 The engine binds, frontends connect. Both sides speak of frames only; what is in them is the wire's
-business. A transport owns whatever its links share (a zmq context, later an arena) and closes it.
+business. A transport owns whatever its links share (a zmq context) and closes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
+
+from mmlab.errors import WireError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -30,7 +32,8 @@ class Message:
 
     frames: list[memoryview]
     received_ns: int  # CLOCK_MONOTONIC, just after the last frame
-    nbytes: int
+    nbytes: int  # of its frames
+    error: WireError | None = None  # why its payload cannot be had; only frame 0 is there then
 
 
 class RequestSender(Protocol):
@@ -54,7 +57,10 @@ class RequestReceiver(Protocol):
         """What a frontend connects to."""
 
     def receive(self, timeout: float | None = None) -> Message | None:
-        """The next message; None after `timeout` seconds or an `interrupt`."""
+        """The next message; None after `timeout` seconds, an `interrupt`, or a watched event."""
+
+    def watch(self, fd: int, act: Callable[[], None]) -> None:
+        """From now on `receive` also waits for `fd`, and calls `act` when that can be read."""
 
     def interrupt(self) -> None:
         """Make this and every later wait in `receive` return at once; from any thread."""

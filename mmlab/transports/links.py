@@ -15,7 +15,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -113,9 +113,17 @@ class _Receiving(Link):
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._wake, zmq.POLLIN)
+        self._watched: dict[int, Callable[[], None]] = {}
+
+    def watch(self, fd: int, act: Callable[[], None]) -> None:
+        self._watched[fd] = act
+        self._poller.register(fd, zmq.POLLIN)
 
     def receive(self, timeout: float | None = None) -> Message | None:
         ready = dict(self._poller.poll(None if timeout is None else int(timeout * 1000)))
+        for fd, act in self._watched.items():
+            if fd in ready:
+                act()
         if self._wake in ready or self._socket not in ready:
             return None
         parts = self._socket.recv_multipart(copy=False)

@@ -26,18 +26,19 @@ class ZmqTransport:
 
     _numbers = itertools.count(1)  # inproc names; only unique within a context, but readable
 
-    def __init__(self, name: str, host: str = "127.0.0.1") -> None:
-        self.name = name
-        self.private = name != "tcp"
+    def __init__(self, scheme: str, host: str = "127.0.0.1", *, name: str | None = None) -> None:
+        self.name = scheme if name is None else name
+        self.private = scheme != "tcp"
+        self._scheme = scheme
         self._host = host
-        require_descriptors(TRANSPORT_DESCRIPTORS, f"a transport ({name})")
+        require_descriptors(TRANSPORT_DESCRIPTORS, f"a transport ({self.name})")
         self._context: ZmqContext = zmq.Context()
         self._links: list[Link] = []
 
     def _address(self, directory: Path | None, role: str) -> str:
-        if self.name == "tcp":
+        if self._scheme == "tcp":
             return f"tcp://{self._host}:*"
-        if self.name == "inproc":
+        if self._scheme == "inproc":
             return f"inproc://{role}-{next(self._numbers)}"
         if directory is None:
             raise TransportError("ipc needs a directory for its sockets, got None")
