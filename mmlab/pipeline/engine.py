@@ -122,6 +122,8 @@ class Engine:
             self._inbox.done(request_id)
             self._inbox.reject(error, request_id)
             return None
+        finally:
+            message.frames.clear()  # the thread that received the message may hold it a bit longer
         seconds = time.perf_counter() - begun
         timings = {"decode": seconds}
         return Work(request_id, request, message.received_ns, message.nbytes, timings)
