@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mmlab.bench.workloads import Request, largest
+from mmlab.pipeline.lending import arena_nbytes
+from mmlab.pipeline.messages import ARENA
 from mmlab.strategies import Strategy
 
 PROCESSES_NBYTES = 1536 << 20  # frontend and engine with their libraries and a tiny model
@@ -60,7 +62,9 @@ def needed_nbytes(
     # Several requests lie in queues, but only one at a time is being turned into objects.
     copies = _PICKLE_COPIES if drags else _COPIES
     peak = image * (sum(weights) + max(weights) * (copies - 1))
-    return PROCESSES_NBYTES + peak + sum(inflight) * _MODEL_SHARE
+    # The arena is taken whole, before any request; what goes through it stays counted as well.
+    arena = arena_nbytes(max_inflight_nbytes) if strategy.transport == ARENA else 0
+    return PROCESSES_NBYTES + arena + peak + sum(inflight) * _MODEL_SHARE
 
 
 def refused_by_budget(

@@ -41,6 +41,7 @@ LOOKS: dict[str, Look] = {
     "msgpack-pinned": Look("#4050d8", "^", "\\\\"),
     "msgpack-pool": Look("#12127a", "D", "--"),
     "torch-shm": Look("#d8a0bd", "v", "oo"),
+    "msgpack-arena": Look("#edf200", "8", "x."),
     "arena": Look("#efb32c", "p", "++"),
     "arena-direct": Look("#b4560a", "h", "||"),
     "arena-uint8": Look("#790c0c", "*", "//.."),
@@ -49,7 +50,7 @@ LOOKS: dict[str, Look] = {
     "vllm-arena": Look("#02332a", "d", "**"),
 }
 ORDER: tuple[str, ...] = tuple(LOOKS)
-_OTHER = (Look("#a04fb8", "8", "O"), Look("#c9b3d1", "H", "\\-"), Look("#5c1f6e", "1", "+."))
+_OTHER = (Look("#a04fb8", "2", "O"), Look("#c9b3d1", "H", "\\-"), Look("#5c1f6e", "1", "+."))
 
 INK = "#222222"
 FAINT = "#6b6b6b"

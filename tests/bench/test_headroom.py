@@ -31,6 +31,12 @@ def test_all_at_once_is_bounded_by_the_budget_in_flight() -> None:
     assert needed("msgpack", 0.125, mix=True) < needed("msgpack", 1.0, mix=True)
 
 
+def test_the_arena_is_taken_whole_whatever_is_sent() -> None:
+    for scale in (0.125, 1.0):
+        more = needed("msgpack-arena", scale) - needed("msgpack", scale)
+        assert more == pytest.approx(1.125)
+
+
 def test_a_request_over_the_budget_is_said_with_both_numbers() -> None:
     requests = workloads.get("doc-mix").requests(1.0)
     nbytes = 32 * headroom.image_nbytes()

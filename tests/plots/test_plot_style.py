@@ -14,10 +14,19 @@ from PIL import Image
 from mmlab import plots
 from mmlab.plots import style
 
-# DESIGN section 8, in its order: renaming or reordering one changes every figure ever drawn.
+# In the order of the design: renaming or reordering one changes every figure ever drawn.
 NAMES = [
     *("pickle", "pickle-batch", "msgpack-inline", "msgpack", "msgpack-pinned", "msgpack-pool"),
-    *("torch-shm", "arena", "arena-direct", "arena-uint8", "vllm", "vllm-tuned", "vllm-arena"),
+    *(
+        "torch-shm",
+        "msgpack-arena",
+        "arena",
+        "arena-direct",
+        "arena-uint8",
+        "vllm",
+        "vllm-tuned",
+        "vllm-arena",
+    ),
 ]
 
 # Machado, Oliveira, Fernandes 2009, severity 1.0, on linear RGB: the rows of each matrix.
