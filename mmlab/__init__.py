@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmlab.arena import Arena
 from mmlab.errors import (
     BackpressureTimeout,
     BatchError,
@@ -33,6 +34,7 @@ from mmlab.wire import Decoder, Encoder
 __version__ = "0.1.0"
 
 __all__ = [
+    "Arena",
     "BackpressureTimeout",
     "Batch",
     "BatchError",

@@ -79,7 +79,7 @@ _ALL = (
         needs_gpu=True,
     ),
     Strategy(
-        name="msgpack-arena",
+        name="arena",
         payload="float32",
         serializer="msgpack",
         transport="arena",

@@ -41,7 +41,6 @@ LOOKS: dict[str, Look] = {
     "msgpack-pinned": Look("#4050d8", "^", "\\\\"),
     "msgpack-pool": Look("#12127a", "D", "--"),
     "torch-shm": Look("#d8a0bd", "v", "oo"),
-    "msgpack-arena": Look("#edf200", "8", "x."),
     "arena": Look("#efb32c", "p", "++"),
     "arena-direct": Look("#b4560a", "h", "||"),
     "arena-uint8": Look("#790c0c", "*", "//.."),

@@ -33,7 +33,7 @@ def test_all_at_once_is_bounded_by_the_budget_in_flight() -> None:
 
 def test_the_arena_is_taken_whole_whatever_is_sent() -> None:
     for scale in (0.125, 1.0):
-        more = needed("msgpack-arena", scale) - needed("msgpack", scale)
+        more = needed("arena", scale) - needed("msgpack", scale)
         assert more == pytest.approx(1.125)
 
 

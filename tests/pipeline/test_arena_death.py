@@ -33,9 +33,7 @@ from mmlab.pipeline.checksum import checksum_items
 
 
 def pipeline(budget: int = 8 * MIB) -> Pipeline:
-    return Pipeline(
-        model="echo", strategy="msgpack-arena", max_inflight_nbytes=budget, engine_threads=1
-    )
+    return Pipeline(model="echo", strategy="arena", max_inflight_nbytes=budget, engine_threads=1)
 
 
 def test_a_killed_engine_frees_all_leases_and_fails_every_future() -> None:
@@ -118,7 +116,7 @@ def test_close_ends_a_wait_for_room() -> None:
 FRONTEND = """
 import json
 import torch, mmlab
-pipe = mmlab.Pipeline(model="echo", strategy="msgpack-arena", max_inflight_nbytes=8 << 20,
+pipe = mmlab.Pipeline(model="echo", strategy="arena", max_inflight_nbytes=8 << 20,
                       engine_threads=1)
 made = pipe.arena.empty((1, 1 << 20), torch.uint8)
 made.fill_(1)

@@ -38,7 +38,7 @@ def test_gemma_answers_as_it_does_with_msgpack() -> None:
         wanted = asked(pipe, requests)
     with Pipeline(
         model="gemma3-tiny",
-        strategy="msgpack-arena",
+        strategy="arena",
         engine_threads=1,
         max_inflight_nbytes=8 * ONE,
     ) as pipe:

@@ -36,7 +36,7 @@ BUDGET = 16 * MIB
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Pipeline]:
     with Pipeline(
-        model="echo", strategy="msgpack-arena", max_inflight_nbytes=BUDGET, engine_threads=1
+        model="echo", strategy="arena", max_inflight_nbytes=BUDGET, engine_threads=1
     ) as pipeline:
         yield pipeline
 
@@ -237,7 +237,7 @@ def test_an_arena_that_does_not_fit_is_refused_before_anything_is_started(
     monkeypatch.setattr(process.subprocess, "Popen", lambda *_, **__: pytest.fail("started"))
     monkeypatch.setattr(memfd, "_available", lambda: 100 * MIB)
     with pytest.raises(TransportError, match=r"75497472 B needed.* 104857600 B are free"):
-        Pipeline(model="echo", strategy="msgpack-arena", max_inflight_nbytes=64 * MIB)
+        Pipeline(model="echo", strategy="arena", max_inflight_nbytes=64 * MIB)
     assert not leftovers("fds", "threads", "processes", "shm")
 
 
@@ -246,12 +246,12 @@ def test_without_memfd_the_error_names_ipc(
 ) -> None:
     monkeypatch.delattr(os, "memfd_create")
     with pytest.raises(TransportError, match=r"memfd_create.*'ipc'"):
-        Pipeline(model="echo", strategy="msgpack-arena")
+        Pipeline(model="echo", strategy="arena")
     assert not leftovers("fds", "threads", "processes")
 
 
 @pytest.mark.parametrize("serializer", ["msgpack-inline", "pickle"])
 def test_only_msgpack_knows_the_arena(serializer: str) -> None:
-    strategy = dataclasses.replace(resolve("msgpack-arena"), name="own", serializer=serializer)
+    strategy = dataclasses.replace(resolve("arena"), name="own", serializer=serializer)
     with pytest.raises(UsageError, match="the arena goes with 'msgpack'"):
         Pipeline(model="echo", strategy=strategy, insecure_pickle=True)

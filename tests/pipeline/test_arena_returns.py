@@ -23,7 +23,7 @@ from mmlab.transports import Buffer
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Pipeline]:
     with Pipeline(
-        model="echo", strategy="msgpack-arena", max_inflight_nbytes=32 * MIB, engine_threads=1
+        model="echo", strategy="arena", max_inflight_nbytes=32 * MIB, engine_threads=1
     ) as pipeline:
         yield pipeline
 

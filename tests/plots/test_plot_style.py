@@ -17,16 +17,7 @@ from mmlab.plots import style
 # In the order of the design: renaming or reordering one changes every figure ever drawn.
 NAMES = [
     *("pickle", "pickle-batch", "msgpack-inline", "msgpack", "msgpack-pinned", "msgpack-pool"),
-    *(
-        "torch-shm",
-        "msgpack-arena",
-        "arena",
-        "arena-direct",
-        "arena-uint8",
-        "vllm",
-        "vllm-tuned",
-        "vllm-arena",
-    ),
+    *("torch-shm", "arena", "arena-direct", "arena-uint8", "vllm", "vllm-tuned", "vllm-arena"),
 ]
 
 # Machado, Oliveira, Fernandes 2009, severity 1.0, on linear RGB: the rows of each matrix.
