@@ -15,6 +15,7 @@ from typing import Final, Self
 import numpy as np
 import torch
 
+from mmlab.arena import stream
 from mmlab.arena.descriptor import Returned
 from mmlab.arena.extents import Extent
 from mmlab.arena.leases import Lease, tensor_nbytes
@@ -46,6 +47,8 @@ class Arena:
         self.size = len(mapping)
         self.id = identity(self._fd.fileno())
         self._room = Room(self.size, partial(_poison, whole) if debug else None)
+        if self.size >= stream.LARGE:
+            stream.compiled()  # some 30 ms, not on the first request
 
     @classmethod
     def create(cls, nbytes: int, *, debug: bool = False) -> Self:

@@ -17,6 +17,7 @@ from mmlab.arena.arena import Arena
 from mmlab.arena.descriptor import MAX_EXTENTS, Descriptor, pack
 from mmlab.arena.extents import LINE, Extent, unit
 from mmlab.arena.leases import Lease
+from mmlab.arena.stream import copy
 from mmlab.dtypes import ITEMSIZE
 from mmlab.errors import EncodeError, UsageError
 from mmlab.wire.envelope import Buffer
@@ -165,8 +166,8 @@ def _lies(lease: Lease, piece: Piece) -> tuple[int, int] | None:
 def _write(piece: Piece, out: memoryview) -> None:
     if piece.tensor is None:
         piece.write(out)
-    else:  # the same copy without the interpreter's lock, which others need meanwhile
-        np.copyto(np.frombuffer(out, np.uint8), np.frombuffer(piece.view(), np.uint8))
+    else:  # without the interpreter's lock, which others need meanwhile
+        copy(np.frombuffer(out, np.uint8), np.frombuffer(piece.view(), np.uint8))
 
 
 def _fit(extents: Sequence[Extent], sizes: Sequence[int]) -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
+from mmlab.arena import stream
 from mmlab.bench import headroom, workloads
 from mmlab.cli.defaults import SCALE, WORKLOAD
 from mmlab.cli.tables import table
@@ -63,7 +64,7 @@ def doctor(
 
 def examine() -> list[Check]:
     """All findings about the main job with its defaults."""
-    return [_packages(), _photographs(), _notebook(), _memory(), _gpu()]
+    return [_packages(), _photographs(), _notebook(), _memory(), _copies(), _gpu()]
 
 
 def _packages() -> Check:
@@ -103,6 +104,14 @@ def _memory() -> Check:
     free = available_nbytes()
     text = f"{gib_text(free)} available, the main job may take {gib_text(needed)}"
     return Check("memory", "ok" if needed <= free else "bad", text)
+
+
+def _copies() -> Check:
+    if stream.compiled() is not None:
+        return Check("large copies", "ok", "past the caches, into an arena")
+    return Check(
+        "large copies", "limited", "by NumPy, 1.5 times as long; pip install 'mmlab[fast]'"
+    )
 
 
 def _gpu() -> Check:
