@@ -8,7 +8,6 @@ descriptor is gone, in whatever thread and at whatever moment, the array's final
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import threading
 import weakref
@@ -30,16 +29,26 @@ class ArenaReader:
     `returned` is called by a finalizer: it must be short and take no lock (`deque.append`,
     `SimpleQueue.put`, a non-blocking `send`). `writable` is for CUDA, which may want to register
     the memory read-write; otherwise a write into a view is an error, and into a tensor of it a
-    SIGSEGV. TransportError if `fd` is not a sealed memfd.
+    SIGSEGV. `pin` gets all of the memory, as an array that dies after the last view and before the
+    mapping (`Device.register`); what it raises is raised here. TransportError if `fd` is not a
+    sealed memfd.
     """
 
     def __init__(
-        self, fd: int, returned: Callable[[Returned], object], *, writable: bool = False
+        self,
+        fd: int,
+        returned: Callable[[Returned], object],
+        *,
+        writable: bool = False,
+        pin: Callable[[np.ndarray], None] | None = None,
     ) -> None:
-        self._mapping: mmap.mmap | None = attach(fd, writable=writable)
+        whole = np.frombuffer(attach(fd, writable=writable), np.uint8)
+        if pin is not None:
+            pin(whole)
+        self._whole: memoryview | None = whole.data
         self.id = identity(fd)
-        self.size = len(self._mapping)
-        self.address: int = np.frombuffer(self._mapping, np.uint8).ctypes.data
+        self.size = whole.nbytes
+        self.address: int = whole.ctypes.data
         self._returned = returned
         self._lock = threading.Lock()
         self._seen: dict[int, int] = {}  # lease -> its last generation; at most MAX_LEASES
@@ -52,8 +61,8 @@ class ArenaReader:
         check(descriptor, self.id, self.size)
         arena, lease, generation = descriptor.arena, descriptor.lease, descriptor.generation
         with self._lock:
-            mapping = self._mapping
-            if mapping is None:
+            whole = self._whole
+            if whole is None:
                 raise TransportError("arena: this reader is closed")
             seen = self._seen.get(lease, 0)
             if generation <= seen:
@@ -62,14 +71,14 @@ class ArenaReader:
                     f"generation {seen} was read already"
                 )
             self._seen[lease] = generation
-        token = np.frombuffer(mapping, np.uint8)
+        token = np.frombuffer(whole, np.uint8)
         end = Returned(arena, generation, lease)
         weakref.finalize(token, _report, os.getpid(), self._returned, end).atexit = False
         return [token[at : at + nbytes].data for at, nbytes in descriptor.extents]
 
     def close(self) -> None:
         """No more views; those that are kept stay valid and are returned when they end."""
-        self._mapping = None
+        self._whole = None
 
     def __enter__(self) -> Self:
         return self

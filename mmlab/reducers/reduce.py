@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple, TypeGuard
 
 import numpy as np
@@ -17,7 +18,7 @@ from mmlab.reducers.arrays import join_arrays, stack_arrays
 from mmlab.reducers.limits import check_padding, check_shape
 from mmlab.reducers.memory import joined_view, stacked_view
 from mmlab.reducers.pad import Place, check_pad, common_shape, write_padded
-from mmlab.reducers.reduction import Reduction, of_tensor, to_write
+from mmlab.reducers.reduction import Part, Reduction, of_tensor, to_write
 
 
 class Span(NamedTuple):
@@ -68,7 +69,12 @@ def _stack(key: str, elems: list[torch.Tensor], field: BatchedField) -> Reductio
             return of_tensor(key, view, field.keep_on_cpu)
         _check_devices(key, elems)
         return to_write(
-            key, shape, first.dtype, field.keep_on_cpu, lambda out: _stack_into(elems, out)
+            key,
+            shape,
+            first.dtype,
+            field.keep_on_cpu,
+            lambda out: _stack_into(elems, out),
+            lambda: [((i,), _memory(elem)) for i, elem in enumerate(elems)],
         )
     if field.pad is None:
         return Reduction(None, elems)
@@ -190,6 +196,7 @@ def _concatenation(key: str, wholes: list[torch.Tensor], dim: int, keep_on_cpu: 
         wholes[0].dtype,
         keep_on_cpu,
         lambda out: None if out.numel() == 0 else _cat_into(wholes, dim, out),
+        lambda: _slices(wholes, dim),
     )
 
 
@@ -199,6 +206,15 @@ def _cat_into(wholes: list[torch.Tensor], dim: int, out: torch.Tensor) -> None:
         torch.cat(parts, dim, out=copyable(out))
     else:
         copyable(out).copy_(torch.cat(parts, dim))
+
+
+def _slices(wholes: list[torch.Tensor], dim: int) -> list[Part]:
+    ends = [*accumulate(w.shape[dim] for w in wholes)]
+    before = (slice(None),) * dim
+    return [
+        ((*before, slice(end - w.shape[dim], end)), _memory(w))
+        for w, end in zip(wholes, ends, strict=True)
+    ]
 
 
 def _memory(t: torch.Tensor) -> torch.Tensor:

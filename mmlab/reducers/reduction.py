@@ -7,7 +7,7 @@ destination: fresh memory, a pinned buffer, an arena.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -29,13 +29,20 @@ class Plan(msgspec.Struct, frozen=True):
     keep_on_cpu: bool = False
 
 
+Part = tuple[tuple[int | slice, ...], torch.Tensor]  # its place in the batch, and what fills it
+
+
 @dataclass(slots=True)
 class Reduction:
-    """`ready` is the finished value where `write` is None; otherwise `write(out)` builds it."""
+    """`ready` is the finished value where `write` is None; otherwise `write(out)` builds it.
+
+    `parts` makes, where the batch consists of them and of nothing else, what `write` puts together.
+    """
 
     plan: Plan | None  # None: the result is no single tensor
     ready: object = None
     write: Callable[[torch.Tensor], None] | None = None
+    parts: Callable[[], Sequence[Part]] | None = None
 
     def run(self, out: torch.Tensor | None = None) -> object:
         """The batched value; written into `out` (plan's shape and dtype) where one is given."""
@@ -88,6 +95,7 @@ def to_write(
     dtype: torch.dtype,
     keep_on_cpu: bool,
     write: Callable[[torch.Tensor], None],
+    parts: Callable[[], Sequence[Part]] | None = None,
 ) -> Reduction:
     """The batch must be written, with one copy of every byte."""
     check_shape(key, shape, dtype.itemsize)
@@ -95,4 +103,4 @@ def to_write(
     for extent in shape:
         numel *= extent
     plan = Plan(key, shape, dtype, numel * dtype.itemsize, 1, keep_on_cpu)
-    return Reduction(plan, write=write)
+    return Reduction(plan, write=write, parts=parts)

@@ -24,14 +24,15 @@ from mmlab.errors import BatchError, UsageError, unknown
 from mmlab.fields import Entry
 from mmlab.reducers import group
 from mmlab.staging.device import Device, Event, Stream, resolve_device
-from mmlab.staging.layout import Layout
+from mmlab.staging.layout import Layout, Source
 from mmlab.staging.memory import Buffer, FreshMemory, StagingMemory
 from mmlab.staging.pool import PinnedPool, PoolStats
 from mmlab.staging.staged import Staged, StagedBatch, Transfer
 
 # What a strategy calls `staging`: reduce into ordinary memory, then a blocking copy; a fresh pinned
-# buffer for every batch; a buffer of the bounded pool.
-MODES = ("pageable", "pinned", "pool")
+# buffer for every batch; a buffer of the bounded pool; the same, but what lies in pinned memory, as
+# in a registered arena, goes to its place in the batch on the device straight from there.
+MODES = ("pageable", "pinned", "pool", "direct")
 
 # Two batches of the pipeline's default budget of bytes in flight (1 GiB), and the size classes.
 DEFAULT_POOL_NBYTES = 9 << 28
@@ -58,10 +59,11 @@ class PinnedBatcher:
     ) -> None:
         if mode not in MODES:
             raise unknown("staging mode", mode, MODES)
-        if pool is not None and (mode != "pool" or pin is not None):
+        pooled = mode in ("pool", "direct")
+        if pool is not None and (not pooled or pin is not None):
             raise UsageError(
-                f"PinnedBatcher: a pool was given together with mode={mode!r}, pin={pin}; "
-                f"a pool goes with mode='pool' and decides itself whether it pins"
+                f"PinnedBatcher: a pool was given together with mode={mode!r}, pin={pin}; a pool "
+                "goes with mode='pool' or mode='direct' and decides itself whether it pins"
             )
         self._device = resolve_device(device)
         if pin is None and self._device.is_host and device != "auto":
@@ -71,7 +73,7 @@ class PinnedBatcher:
         self._pool = pool
         self._own_pool: PinnedPool | None = None
         self._memory: StagingMemory | None = pool
-        if mode == "pool" and pool is None:
+        if pooled and pool is None:
             self._own_pool = PinnedPool(DEFAULT_POOL_NBYTES, pin=pin, device=self._device)
             self._pool = self._memory = self._own_pool
         elif mode == "pinned":
@@ -93,11 +95,14 @@ class PinnedBatcher:
         BatchError: the items cannot be batched, or need more than the whole pool.
         BackpressureTimeout: the pool stayed full. In both cases no staging memory is lost.
         """
-        self._drop_finished()
+        self.settle()
         run = _Run()
         with torch.no_grad():
             write = self._memory is not None
-            layouts = [Layout(batch, self._device, write=write) for batch in group(pairs)]
+            direct = self.mode == "direct"
+            layouts = [
+                Layout(batch, self._device, write=write, direct=direct) for batch in group(pairs)
+            ]
             run.clock("reduce")
             if self._device.is_host:
                 self._write(layouts, run)
@@ -164,13 +169,17 @@ class PinnedBatcher:
         buffer = self._write([layout], run)
         arrived: list[torch.Tensor] = []
         # The pool keeps its own memory until `end`; whatever else is read late is kept here.
-        kept = [s.tensor for s in layout.sources if s.pinned and (s.borrowed or self._pool is None)]
+        kept = [
+            memory
+            for source in layout.sources
+            if source.pinned and (source.borrowed or self._pool is None)
+            for memory in (source.tensor, *(part for _, part in source.parts))
+        ]
         with self._submitting:
             try:
                 start = stream.record()
                 for source in layout.sources:
-                    assert source.tensor is not None
-                    arrived.append(stream.copy(source.tensor, pinned=source.pinned))
+                    arrived.append(_start(stream, source))
             finally:  # also after an error: the copies that were started still read their sources
                 end = stream.record()
                 if buffer is not None:
@@ -189,7 +198,8 @@ class PinnedBatcher:
                 self._stream = self._device.stream()
             return self._stream
 
-    def _drop_finished(self) -> None:
+    def settle(self) -> None:
+        """Let go of memory of others whose copies have finished; `stage` does it too."""
         if self._in_flight:
             with self._lock:
                 self._in_flight[:] = [entry for entry in self._in_flight if not entry[0].query()]
@@ -211,6 +221,13 @@ class _Run:
         now = time.perf_counter()
         self.seconds[stage] += now - self._last
         self._last = now
+
+
+def _start(stream: Stream, source: Source) -> torch.Tensor:
+    if source.plan is not None:
+        return stream.gather(source.plan.shape, source.plan.dtype, source.parts)
+    assert source.tensor is not None
+    return stream.copy(source.tensor, pinned=source.pinned)
 
 
 def _batch(layout: Layout, tensors: Iterable[torch.Tensor | None]) -> StagedBatch:

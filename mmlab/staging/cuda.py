@@ -13,11 +13,13 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import cast
 
+import numpy as np
 import torch
 
+from mmlab.reducers.reduction import Part
 from mmlab.staging.device import Event, Stream, map_memory
 
 REGISTER_PORTABLE = 1  # cudaHostRegisterPortable: pinned for every device, not only the current one
@@ -57,6 +59,15 @@ class CudaStream:
             # From pageable memory non_blocking would block all the same, only unseen.
             return target.copy_(source, non_blocking=pinned)
 
+    def gather(
+        self, shape: Sequence[int], dtype: torch.dtype, parts: Sequence[Part]
+    ) -> torch.Tensor:
+        with torch.cuda.stream(self._stream):
+            target = torch.empty(tuple(shape), dtype=dtype, device=self._device)
+            for place, source in parts:
+                target[place].copy_(source, non_blocking=True)
+            return target
+
     def record(self) -> CudaEvent:
         return CudaEvent(self._stream)
 
@@ -79,12 +90,14 @@ class CudaDevice:
     def allocate(self, nbytes: int, *, pin: bool) -> torch.Tensor:
         memory = map_memory(nbytes)
         if pin:
-            address = int(memory.ctypes.data)
-            self._register(address, nbytes)
-            # The array is what the tensor's storage holds: it dies with the last view, and its
-            # finalizers run before the pages are unmapped.
-            weakref.finalize(memory, _unregister, address, os.getpid()).atexit = False
+            self.register(memory)  # what the tensor's storage holds: it dies with the last view
         return torch.from_numpy(memory)
+
+    def register(self, memory: np.ndarray) -> None:
+        address = int(memory.ctypes.data)
+        self._register(address, memory.nbytes)
+        # An array's finalizers run before the pages under it are unmapped.
+        weakref.finalize(memory, _unregister, address, os.getpid()).atexit = False
 
     def allocate_fresh(self, nbytes: int) -> torch.Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)

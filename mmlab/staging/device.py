@@ -10,13 +10,14 @@ frontend holds no context on the GPU.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol, Self
 
 import numpy as np
 import torch
 
 from mmlab.errors import UsageError, unknown
+from mmlab.reducers.reduction import Part
 
 
 class Completion(Protocol):
@@ -44,6 +45,14 @@ class Stream(Protocol):
         Asynchronous from pinned memory: the source must not change, and must not be freed, before
         an event recorded later has passed. From pageable memory it returns when the copy is done.
         """
+        ...
+
+    def gather(
+        self, shape: Sequence[int], dtype: torch.dtype, parts: Sequence[Part]
+    ) -> torch.Tensor:
+        """Start copying dense pinned tensors, each into its place of one new device tensor.
+
+        Asynchronous as `copy`. The parts fill the whole of it."""
         ...
 
     def record(self) -> Event:
@@ -83,6 +92,12 @@ class Device(Protocol):
 
     def is_pinned(self, tensor: torch.Tensor) -> bool: ...
 
+    def register(self, memory: np.ndarray) -> None:
+        """Pin whole pages that exist already, until the array dies. Nothing where `is_host`.
+
+        Raises RuntimeError where that is not possible."""
+        ...
+
     def stream(self) -> Stream: ...
 
 
@@ -112,6 +127,9 @@ class HostDevice:
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         return False
+
+    def register(self, memory: np.ndarray) -> None:
+        """Nothing: a batch on the CPU is not copied."""
 
     def stream(self) -> Stream:
         raise RuntimeError("batches on the CPU are not copied: there is no stream to copy on")

@@ -7,7 +7,7 @@ belongs that is to be written or copied, and the list that the slots point into.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from mmlab.reducers import Batch
+from mmlab.reducers.reduction import Part, Plan
 from mmlab.staging.device import Device
 
 ALIGN = 64  # bytes; tensors of one staging buffer start on a cache line of their own
@@ -38,11 +39,13 @@ class Piece(NamedTuple):
 
 @dataclass(slots=True)
 class Source:
-    """Host memory of a slot's tensor. None: its piece is not written yet."""
+    """Host memory of a slot's tensor. None: its piece is not written yet, or it has parts."""
 
     tensor: torch.Tensor | None
     pinned: bool = False
     borrowed: bool = False  # not ours: must be kept alive until its copy has finished
+    parts: Sequence[Part] = ()  # pinned and dense, of a device tensor of this plan
+    plan: Plan | None = None
 
 
 class Layout:
@@ -52,7 +55,7 @@ class Layout:
     next garbage collection.
     """
 
-    def __init__(self, batch: Batch, device: Device, *, write: bool) -> None:
+    def __init__(self, batch: Batch, device: Device, *, write: bool, direct: bool = False) -> None:
         self.batch = batch
         self.kwargs: dict[str, object] = {}
         self.sources: list[Source] = []
@@ -64,7 +67,7 @@ class Layout:
                 self.kwargs[key] = batch.reduce_key(key)
             elif device.is_host:
                 self._add_here(key, write)
-            else:
+            elif not (direct and self._add_parts(key, device)):
                 self._add_for_device(key, device, write)
 
     def _add_here(self, key: str, write: bool) -> None:
@@ -79,6 +82,21 @@ class Layout:
                 )
                 return
         self.kwargs[key] = self.batch.reduce_key(key)
+
+    def _add_parts(self, key: str, device: Device) -> bool:
+        """Copy the parts of a batch that is not there yet straight from where they lie, if they
+        lie in pinned memory."""
+        reduction = self.batch.reduction(key)
+        plan = reduction.plan
+        if plan is None or reduction.parts is None:
+            return False
+        parts = reduction.parts()
+        if not all(part.is_contiguous() and device.is_pinned(part) for _, part in parts):
+            return False
+        self.nbytes += plan.nbytes
+        self.sources.append(Source(None, pinned=True, borrowed=True, parts=parts, plan=plan))
+        self.kwargs[key] = Slot(len(self.sources) - 1)
+        return True
 
     def _add_for_device(self, key: str, device: Device, write: bool) -> None:
         plan = self.batch.plan(key)

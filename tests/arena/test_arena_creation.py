@@ -131,7 +131,7 @@ def test_every_page_is_there_before_the_first_use_on_both_sides() -> None:
     with Arena(8 * MIB) as arena, ArenaReader(arena.fileno(), print) as reader:
         assert os.fstat(arena.fileno()).st_blocks * 512 == 8 * MIB
         lease = arena.reserve(8 * MIB)
-        views = reader._mapping
+        views = reader._whole
         assert views is not None
         lease.array()[:100] = 0  # numpy's own memory
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

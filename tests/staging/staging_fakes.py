@@ -9,13 +9,15 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 import mmlab
 from mmlab.fields import FieldElem, KwargsItem
+from mmlab.reducers.reduction import Part
 from mmlab.staging.device import Event, Stream, map_memory
 
 GARBAGE = 0xAA
@@ -67,6 +69,7 @@ class FlagEvent:
 class Copy:
     source: int  # address
     target: torch.Tensor
+    place: torch.Tensor | None = None  # where the target goes when the copy completes
     done: bool = False
 
     @property
@@ -115,6 +118,20 @@ class FakeStream:
             copy.done = True
         self.device.copies.append(copy)
         return target
+
+    def gather(
+        self, shape: Sequence[int], dtype: torch.dtype, parts: Sequence[Part]
+    ) -> torch.Tensor:
+        whole = torch.empty(tuple(shape), dtype=dtype)
+        whole.view(-1).view(torch.uint8).fill_(GARBAGE)
+        for place, source in parts:
+            assert source.is_contiguous()
+            assert self.device.is_pinned(source)
+            # a copy of its own: a place may have gaps, which DMA by one memmove cannot leave out
+            copy = Copy(source.data_ptr(), torch.empty_like(source), whole[place])
+            self.since.append(copy)
+            self.device.copies.append(copy)
+        return whole
 
     def record(self) -> FakeEvent:
         event = FakeEvent(self.device, self.since)
@@ -171,6 +188,12 @@ class FakeDevice:
                 return start
         return None
 
+    def register(self, memory: np.ndarray) -> None:
+        address = int(memory.ctypes.data)
+        self.live[address] = memory.nbytes
+        self.pinned.add(address)
+        weakref.finalize(memory, self._freed, address).atexit = False
+
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         return self._home(tensor.data_ptr(), tensor.nbytes) in self.pinned
 
@@ -189,6 +212,8 @@ class FakeDevice:
                 self.faults.append(f"copy of {copy.nbytes} B read freed memory")
             elif copy.nbytes:
                 ctypes.memmove(copy.target.data_ptr(), copy.source, copy.nbytes)
+                if copy.place is not None:
+                    copy.place.copy_(copy.target)
             copy.done = True  # last: whoever sees it may free the source
 
     def complete_all(self) -> None:

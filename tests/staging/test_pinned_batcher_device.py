@@ -29,7 +29,7 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def batcher_on(
     device: FakeDevice, mode: str = "pool", pool_nbytes: int = 64 * KIB
 ) -> PinnedBatcher:
-    pool = PinnedPool(pool_nbytes, device=device) if mode == "pool" else None
+    pool = PinnedPool(pool_nbytes, device=device) if mode in ("pool", "direct") else None
     return PinnedBatcher(device, pool, mode=mode, timeout=0)
 
 
@@ -219,7 +219,7 @@ def test_threads_can_share_a_batcher(mode: str) -> None:
     def work(number: int) -> list[Staged]:
         return [batcher.stage(images(number, number)) for _ in range(40)]
 
-    pool = PinnedPool(3 * SLOT, device=device) if mode == "pool" else None
+    pool = PinnedPool(3 * SLOT, device=device) if mode in ("pool", "direct") else None
     batcher = PinnedBatcher(device, pool, mode=mode, timeout=30)
     with ThreadPoolExecutor(5) as threads:
         finishing = threads.submit(finish_copies)
