@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
 import torch
@@ -23,10 +23,12 @@ import torch
 from mmlab.errors import BatchError, UsageError, unknown
 from mmlab.fields import Entry
 from mmlab.reducers import group
+from mmlab.staging.copying import memory_of, start_copies
 from mmlab.staging.device import Device, Event, Stream, resolve_device
-from mmlab.staging.layout import Layout, Source
+from mmlab.staging.layout import Layout
 from mmlab.staging.memory import Buffer, FreshMemory, StagingMemory
 from mmlab.staging.pool import PinnedPool, PoolStats
+from mmlab.staging.prefetch import prefetch
 from mmlab.staging.staged import Staged, StagedBatch, Transfer
 
 # What a strategy calls `staging`: reduce into ordinary memory, then a blocking copy; a fresh pinned
@@ -95,8 +97,23 @@ class PinnedBatcher:
         BatchError: the items cannot be batched, or need more than the whole pool.
         BackpressureTimeout: the pool stayed full. In both cases no staging memory is lost.
         """
+        return self._stage(pairs, self.timeout)
+
+    def prefetch(
+        self, batches: Iterable[Iterable[tuple[str, Entry]]], depth: int = 1
+    ) -> Iterator[Staged]:
+        """`stage` for each of `batches`, in order, up to `depth` of them ahead of the consumer.
+
+        On a GPU the copies of those ahead run while the consumer computes; reading
+        `staged.batches` lets its stream wait for its own. Staging ahead never waits for memory: a
+        pool that is too small for it stages as the consumer lets go. What `stage` raises comes in
+        the turn of its batch and ends the iteration. `release()` a batch once it is consumed.
+        """
+        return prefetch(self._stage, batches, depth, self.timeout)
+
+    def _stage(self, pairs: Iterable[tuple[str, Entry]], timeout: float | None) -> Staged:
         self.settle()
-        run = _Run()
+        run = _Run(timeout)
         with torch.no_grad():
             write = self._memory is not None
             direct = self.mode == "direct"
@@ -148,7 +165,7 @@ class PinnedBatcher:
             return None
         sizes = [layout.staging_nbytes for layout in layouts]
         try:
-            buffer = self._memory.acquire(sum(sizes), self.timeout)
+            buffer = self._memory.acquire(sum(sizes), run.timeout)
         except BatchError as error:
             shapes = ", ".join(f"{x.batch.num_items} {x.batch.modality}" for x in layouts)
             raise BatchError(f"stage({shapes}): {error}") from None
@@ -169,17 +186,11 @@ class PinnedBatcher:
         buffer = self._write([layout], run)
         arrived: list[torch.Tensor] = []
         # The pool keeps its own memory until `end`; whatever else is read late is kept here.
-        kept = [
-            memory
-            for source in layout.sources
-            if source.pinned and (source.borrowed or self._pool is None)
-            for memory in (source.tensor, *(part for _, part in source.parts))
-        ]
+        kept = list(memory_of(layout.sources, own=self._pool is None))
         with self._submitting:
             try:
                 start = stream.record()
-                for source in layout.sources:
-                    arrived.append(_start(stream, source))
+                tensors = start_copies(stream, layout, arrived)
             finally:  # also after an error: the copies that were started still read their sources
                 end = stream.record()
                 if buffer is not None:
@@ -190,7 +201,7 @@ class PinnedBatcher:
         run.transfers.append(Transfer(start, end, arrived))
         run.pinned.extend(source.pinned for source in layout.sources)
         run.clock("submit")
-        return _batch(layout, arrived)
+        return _batch(layout, tensors)
 
     def _copy_stream(self) -> Stream:
         with self._lock:
@@ -208,9 +219,10 @@ class PinnedBatcher:
 class _Run:
     """What one `stage` call gathers on its way."""
 
-    __slots__ = ("_last", "pinned", "seconds", "transfers")
+    __slots__ = ("_last", "pinned", "seconds", "timeout", "transfers")
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float | None) -> None:
+        self.timeout = timeout  # for staging memory
         self.transfers: list[Transfer] = []
         self.pinned: list[bool] = []
         self.seconds = {"acquire": 0.0, "reduce": 0.0, "submit": 0.0}
@@ -221,13 +233,6 @@ class _Run:
         now = time.perf_counter()
         self.seconds[stage] += now - self._last
         self._last = now
-
-
-def _start(stream: Stream, source: Source) -> torch.Tensor:
-    if source.plan is not None:
-        return stream.gather(source.plan.shape, source.plan.dtype, source.parts)
-    assert source.tensor is not None
-    return stream.copy(source.tensor, pinned=source.pinned)
 
 
 def _batch(layout: Layout, tensors: Iterable[torch.Tensor | None]) -> StagedBatch:

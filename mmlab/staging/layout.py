@@ -19,6 +19,7 @@ from mmlab.reducers.reduction import Part, Plan
 from mmlab.staging.device import Device
 
 ALIGN = 64  # bytes; tensors of one staging buffer start on a cache line of their own
+SMALL = 64 << 10  # bytes; up to here a copy of its own takes longer to start than to run
 
 
 class Slot(NamedTuple):
@@ -48,6 +49,14 @@ class Source:
     plan: Plan | None = None
 
 
+class Bundle(NamedTuple):
+    """Small pieces behind each other in staging memory, and where each begins."""
+
+    memory: torch.Tensor
+    pinned: bool
+    places: list[tuple[Piece, int]]
+
+
 class Layout:
     """How one batch is staged. Making it plans, and writes nothing.
 
@@ -60,6 +69,7 @@ class Layout:
         self.kwargs: dict[str, object] = {}
         self.sources: list[Source] = []
         self.pieces: list[Piece] = []
+        self.bundle: Bundle | None = None  # of the small pieces, once they are written
         self.nbytes = 0  # payload on its way to the device
         self.copied_nbytes = 0  # of it, moved by the CPU
         for key in list(batch.keys()):
@@ -139,18 +149,31 @@ class Layout:
         return slot
 
     @property
+    def _small(self) -> list[Piece]:
+        """Pieces that one copy can take together."""
+        small = [piece for piece in self.pieces if piece.nbytes <= SMALL]
+        return small if len(small) > 1 else []
+
+    @property
     def staging_nbytes(self) -> int:
         """Bytes of staging memory that the pieces take, aligned."""
         return sum(_aligned(piece.nbytes) for piece in self.pieces)
 
     def write(self, memory: torch.Tensor, pinned: bool) -> None:
-        """Write every piece into `memory` (uint8, at least `staging_nbytes`), one after another."""
+        """Write every piece into `memory` (uint8, at least `staging_nbytes`), small ones first."""
+        small = self._small
+        places: list[tuple[Piece, int]] = []
         at = 0
-        for piece in self.pieces:
+        for piece in (*small, *(piece for piece in self.pieces if piece not in small)):
             out = memory[at : at + piece.nbytes].view(piece.dtype).view(piece.shape)
             piece.write(out)
             self.sources[piece.slot.at] = Source(out, pinned)
+            places.append((piece, at))
             at += _aligned(piece.nbytes)
+        if small:
+            last, start = places[len(small) - 1]
+            together = memory[: start + last.nbytes]
+            self.bundle = Bundle(together, pinned, places[: len(small)])
 
     def finish(self, tensors: Iterable[torch.Tensor | None]) -> dict[str, object]:
         """The kwargs with `tensors` in their slots."""
