@@ -20,14 +20,25 @@ from mmlab.errors import TransportError
 from mmlab.fields import BatchedField, FieldElem, KwargsItem
 from mmlab.pipeline.control import ControlSocket
 from mmlab.pipeline.engine import Engine, returning
+from mmlab.pipeline.guests import Guests
+from mmlab.pipeline.joining import DOOR, Door
 from mmlab.pipeline.lifecycle import Watchdog, end_with_any_thread, keep_freed_memory
-from mmlab.pipeline.messages import ARENA, ECHO, OWNER, EngineConfig, Failed, Ready
+from mmlab.pipeline.messages import (
+    ARENA,
+    ECHO,
+    OWNER,
+    EngineConfig,
+    Failed,
+    Ready,
+    Welcome,
+    number_of,
+)
 from mmlab.pipeline.serializers import INSECURE, make_serializer
 from mmlab.pipeline.worker import TRACE_CHARS, Model, Worker, as_utf8
 from mmlab.staging import PinnedBatcher
 from mmlab.transports import open_transport
 from mmlab.transports.arena import ArenaReceiver
-from mmlab.transports.base import RequestReceiver
+from mmlab.transports.base import ReplySender, RequestReceiver
 from mmlab.transports.limits import naming_the_limit
 
 FRAME_SLACK = 64 << 20  # bytes that a message may have beyond its payload: header, alignment
@@ -85,13 +96,14 @@ def serve(
             limit = -1 if config.serializer in INSECURE else most
             receiver: RequestReceiver = transport.bind_requests(Path(config.directory), limit)
             replies = transport.bind_replies(Path(config.directory))
+            borrowed: ArenaReceiver | None = None
             before_reply = None
             mapped = 0
             if arena is not None:
-                receiver = borrowed = ArenaReceiver(receiver, arena, returning(replies, OWNER))
+                receiver = borrowed = ArenaReceiver(receiver, number_of)
+                mapped = borrowed.join(OWNER, arena, returning(replies, OWNER))
                 os.close(arena)
                 before_reply = borrowed.settle
-                mapped = borrowed.size
             serializer = make_serializer(
                 config.serializer,
                 insecure_pickle=config.insecure_pickle,
@@ -99,22 +111,51 @@ def serve(
                 max_nbytes=max(most, mapped + FRAME_SLACK),
             )
             engine = Engine(config, receiver, replies, serializer, worker, before_reply)
-            watchdog.on_stop(engine.stop)
+            guests = _guests(engine, watchdog, replies, borrowed)
+            door = Door(Path(config.directory) / DOOR, guests)
+            watchdog.on_stop(lambda: _stop(engine, door, guests))
             start_s["total"] = time.perf_counter() - begun
-            control.send(
-                Ready(
-                    pid=os.getpid(),
-                    device=str(batcher.device),
-                    pinned=pinned,
-                    torch_threads=torch.get_num_threads(),
-                    malloc_tuned=malloc_tuned,
-                    requests_endpoint=receiver.endpoint,
-                    replies_endpoint=replies.endpoint,
-                    start_s=start_s,
-                    arena_nbytes=mapped,
-                )
+            ready = Ready(
+                pid=os.getpid(),
+                device=str(batcher.device),
+                pinned=pinned,
+                torch_threads=torch.get_num_threads(),
+                malloc_tuned=malloc_tuned,
+                requests_endpoint=receiver.endpoint,
+                replies_endpoint=replies.endpoint,
+                start_s=start_s,
+                arena_nbytes=mapped,
+                address=str(door.path),
             )
+            door.open(Welcome(config=config, ready=ready))
+            control.send(ready)
             engine.run()
+
+
+def _guests(
+    engine: Engine, watchdog: Watchdog, replies: ReplySender, borrowed: ArenaReceiver | None
+) -> Guests:
+    """What an engine does for frontends that come and go."""
+
+    def admit(number: int, max_nbytes: int, arena: int | None) -> int:
+        size = 0
+        if borrowed is not None and arena is not None:
+            size = borrowed.join(number, arena, returning(replies, number))
+        engine.admit(number, max_nbytes)
+        return size
+
+    def leave(number: int) -> None:
+        if borrowed is not None:
+            borrowed.leave(number)
+        engine.drop(number)
+
+    return Guests(watchdog, admit, leave)
+
+
+def _stop(engine: Engine, door: Door, guests: Guests) -> None:
+    door.close()
+    guests.close()
+    engine.stop()
 
 
 def _warm_up(batcher: PinnedBatcher) -> bool:

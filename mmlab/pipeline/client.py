@@ -6,7 +6,6 @@ thread. Whatever can be refused is refused before a frame is sent, and before an
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
 import weakref
@@ -25,9 +24,20 @@ from mmlab.pipeline.arguments import (
     wait_seconds,
     whole,
 )
+from mmlab.pipeline.asynchronous import reply_of
+from mmlab.pipeline.attached import ask, check_address
 from mmlab.pipeline.link import Link
-from mmlab.pipeline.messages import ECHO, Ready, Reply, Request, missing_items
-from mmlab.pipeline.settings import engine_config, is_preset, load_frontend
+from mmlab.pipeline.messages import (
+    ECHO,
+    EngineConfig,
+    Ready,
+    Reply,
+    Request,
+    Welcome,
+    missing_items,
+    payload_nbytes,
+)
+from mmlab.pipeline.settings import attached_config, engine_config, is_preset, load_frontend
 from mmlab.transports.limits import naming_the_limit
 
 if TYPE_CHECKING:
@@ -72,12 +82,47 @@ class Pipeline:
             engine_threads=engine_threads,
             seed=seed,
         )
-        start_timeout = start_seconds("start_timeout", start_timeout)
+        self._open(config, start_seconds("start_timeout", start_timeout))
+
+    @classmethod
+    def attach(
+        cls,
+        address: str,
+        *,
+        insecure_pickle: bool = False,
+        max_inflight_nbytes: int = 1 << 30,
+        start_timeout: float = 30.0,
+    ) -> Self:
+        """A further frontend of the engine that another pipeline has started: at its `address`,
+        from this or another process of the same user. Model and strategy are the engine's.
+
+        It has a budget of its own (one request may have what the engine's owner may send), and an
+        arena of its own where the strategy has one. Closing it ends this link only; when the owner
+        closes or dies the engine ends, and everything open here gets EngineError.
+
+        UsageError for what is no address; TransportError where no engine answers there within
+        `start_timeout` seconds, or refuses. A strategy that pickles needs `insecure_pickle` again.
+        """
+        seconds = start_seconds("start_timeout", start_timeout)
+        deadline = time.monotonic() + seconds
+        with naming_the_limit("attaching to an engine"):
+            welcome = ask(check_address(address), deadline)
+        config = attached_config(welcome, insecure_pickle, max_inflight_nbytes)
+        pipeline = cls.__new__(cls)
+        assert config.strategy is not None  # every pipeline tells its engine
+        pipeline.strategy, pipeline.model = config.strategy, config.model
+        pipeline._open(config, max(0.0, deadline - time.monotonic()), welcome)
+        return pipeline
+
+    def _open(
+        self, config: EngineConfig, start_timeout: float, welcome: Welcome | None = None
+    ) -> None:
+        model = config.model
         # A preset's name is known to be good, so that its two halves can load side by side.
         preset = is_preset(model)
         frontend = None if preset else load_frontend(model)
         with naming_the_limit("start of a pipeline"):
-            self._link = Link(config, start_timeout)
+            self._link = Link(config, start_timeout, welcome)
             # Also when it is forgotten, and at interpreter exit.
             self._closer = weakref.finalize(self, Link.close, self._link)
             try:
@@ -98,8 +143,14 @@ class Pipeline:
         return self._link.process.pid
 
     @property
+    def address(self) -> str:
+        """Where other frontends can `attach`: a socket that only this user can reach."""
+        return self._info.address
+
+    @property
     def engine_output(self) -> str:
-        """The last kilobytes of what the engine wrote: warnings, rejected messages."""
+        """The last kilobytes of what the engine wrote: warnings, rejected messages. Its owner has
+        them; an attached pipeline has nothing."""
         return self._link.process.output()
 
     @property
@@ -185,7 +236,7 @@ class Pipeline:
             )
         return self._link.submit(
             Request(token_ids, max_new_tokens, items),
-            nbytes=_payload_nbytes(items),
+            nbytes=payload_nbytes(items),
             timeout=timeout,
             begun_ns=begun_ns,
             timings=timings,
@@ -220,19 +271,10 @@ class Pipeline:
     ) -> Reply:
         """`generate` for asyncio. Nothing here blocks the event loop; cancelling the task cancels
         the request, also while it still waits for room."""
-        timeout = wait_seconds("timeout", timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout
         submit = functools.partial(
             self.submit, prompt, images=images, max_new_tokens=max_new_tokens, timeout=timeout
         )
-        submitting = asyncio.get_running_loop().run_in_executor(None, submit)
-        try:
-            future = await asyncio.shield(submitting)
-        except asyncio.CancelledError:
-            submitting.add_done_callback(_cancel_result)
-            raise
-        left = None if deadline is None else deadline - time.monotonic()
-        return await asyncio.wait_for(asyncio.wrap_future(future), left)
+        return await reply_of(submit, wait_seconds("timeout", timeout))
 
     def close(self) -> None:
         """End the engine; futures that are still open get EngineError. Idempotent."""
@@ -251,19 +293,5 @@ class Pipeline:
         self.close()
 
 
-def _payload_nbytes(items: KwargsItems | None) -> int:
-    if items is None:
-        return 0
-    try:
-        return items.nbytes
-    except RuntimeError:  # a tensor without plain bytes: the serializer will refuse it by name
-        return 0
-
-
 def _no_text(token_ids: Sequence[int]) -> str:
     return ""
-
-
-def _cancel_result(submitting: asyncio.Future[Future[Reply]]) -> None:
-    if not submitting.cancelled() and submitting.exception() is None:
-        submitting.result().cancel()

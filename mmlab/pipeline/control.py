@@ -1,4 +1,4 @@
-"""The control socket: a pair of AF_UNIX sockets between a frontend and its engine.
+"""The control socket: an AF_UNIX connection between a frontend and its engine.
 
 Seqpacket keeps messages whole, and its end-of-file is the news that the other process is gone. It
 also carries the arena's file descriptor, which no other channel can.
@@ -6,8 +6,12 @@ also carries the arena's file descriptor, which no other channel can.
 
 from __future__ import annotations
 
+import array
+import contextlib
+import os
 import select
 import socket
+from collections.abc import Sequence
 
 import msgspec
 
@@ -16,6 +20,8 @@ from mmlab.errors import TransportError
 from mmlab.pipeline.messages import Control
 
 MAX_MESSAGE = 128 * 1024  # below the kernel's default send buffer, so that a send is never partial
+
+MOST_DESCRIPTORS = 8  # that are taken, to be closed, of a peer that sends too many
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Control)
@@ -43,13 +49,13 @@ class ControlSocket:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def send(self, message: Control) -> None:
+    def send(self, message: Control, descriptors: Sequence[int] = ()) -> None:
         """TransportError where the other end is gone or does not read."""
         data = _encoder.encode(message)
         if len(data) > MAX_MESSAGE:
             raise TransportError(f"control message of {len(data)} B, at most {MAX_MESSAGE}")
         try:
-            self._socket.send(data, socket.MSG_NOSIGNAL)
+            socket.send_fds(self._socket, [data], descriptors, socket.MSG_NOSIGNAL)
         except OSError as error:
             raise TransportError(f"control socket: {error}") from error
 
@@ -59,12 +65,27 @@ class ControlSocket:
             data = self._socket.recv(MAX_MESSAGE + 1)
         except ConnectionError:
             return None
-        if not data:
-            return None
+        return _decoded(data) if data else None
+
+    def receive_with_descriptors(self) -> tuple[Control | None, list[int]]:
+        """`receive`, and what was sent along: the caller's to close, not inherited by children."""
+        fds = array.array("i")
+        space = socket.CMSG_SPACE(MOST_DESCRIPTORS * fds.itemsize)
         try:
-            return _decoder.decode(data)
-        except msgspec.MsgspecError as error:
-            raise TransportError(f"control socket: unreadable message ({error})") from error
+            data, extras, _, _ = self._socket.recvmsg(
+                MAX_MESSAGE + 1, space, socket.MSG_CMSG_CLOEXEC
+            )
+        except ConnectionError:
+            return None, []
+        for level, kind, payload in extras:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(payload[: len(payload) // fds.itemsize * fds.itemsize])
+        try:
+            return (_decoded(data) if data else None), list(fds)
+        except TransportError:
+            for fd in fds:
+                os.close(fd)
+            raise
 
     def send_descriptor(self, fd: int) -> None:
         """Hand a file descriptor over, between two messages. TransportError as `send`."""
@@ -82,3 +103,16 @@ class ControlSocket:
 
     def close(self) -> None:
         self._socket.close()
+
+    def hang_up(self) -> None:
+        """End the connection for all who hold it, a forked child's copy included; then `close`."""
+        with contextlib.suppress(OSError):  # the other end was first
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+def _decoded(data: bytes) -> Control:
+    try:
+        return _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise TransportError(f"control socket: unreadable message ({error})") from error

@@ -12,16 +12,18 @@ import time
 from collections.abc import Callable, Sequence
 
 from mmlab.arena import Returned
-from mmlab.pipeline.inbox import Inbox
+from mmlab.errors import TransportError
+from mmlab.pipeline.inbox import MAX_LOGGED, Inbox
 from mmlab.pipeline.messages import (
     COUNTER_BITS,
+    OWNER,
     EngineConfig,
     EngineReply,
     ErrorReply,
     Kind,
     frontend_of,
 )
-from mmlab.pipeline.serializers import Serializer
+from mmlab.pipeline.serializers import INSECURE, Serializer
 from mmlab.pipeline.worker import Work, Worker, error_reply
 from mmlab.transports import Message
 from mmlab.transports.base import ReplySender, RequestReceiver
@@ -62,7 +64,9 @@ class Engine:
         self._encoder = Encoder()
         self._inbox = Inbox(receiver, self._answer)
         self._carry: Work | None = None  # decoded already, but too much for the last batch
+        self._unsent = 0  # replies that nobody took
         self._open: set[int] = set()  # requests of the batch in hand that have no answer yet
+        self.admit(OWNER, config.max_nbytes)
 
     def run(self) -> None:
         """Serve until `stop`."""
@@ -78,6 +82,16 @@ class Engine:
     def stop(self) -> None:
         """From any thread: end after the batch in hand."""
         self._inbox.stop()
+
+    def admit(self, frontend: int, max_nbytes: int) -> None:
+        """From any thread: serve that frontend too, with so many payload bytes in flight."""
+        # A pickled request is many times its payload; a peer that may send one is trusted.
+        trusted = self._config.serializer in INSECURE
+        self._inbox.admit(frontend, None if trusted else max_nbytes)
+
+    def drop(self, frontend: int) -> None:
+        """From any thread: it is gone, with all its requests; the others notice nothing."""
+        self._inbox.drop(frontend)
 
     def _serve(self, batch: list[Work]) -> None:
         self._open = {work.request_id for work in batch}
@@ -139,9 +153,12 @@ class Engine:
 
     def _answer(self, request_id: int, kind: Kind, error: Exception | None = None) -> None:
         """A reply without a result; from either thread."""
-        self._send(request_id, kind, None if error is None else error_reply("decode", error))
+        stage = "queue" if isinstance(error, TransportError) else "decode"
+        self._send(request_id, kind, None if error is None else error_reply(stage, error))
 
     def _send(self, request_id: int, kind: Kind, body: EngineReply | ErrorReply | None) -> None:
+        if not self._inbox.knows(request_id >> COUNTER_BITS):
+            return  # it has left meanwhile
         if body is not None:
             body.rejected = self._inbox.rejected
         frames = self._encoder.encode(body, kind=kind, request_id=request_id)
@@ -149,4 +166,6 @@ class Engine:
             self._before_reply()
         sent = self._replies.send(frontend_of(request_id), frames)
         if not sent and kind != Kind.HELLO:  # greetings are repeated until the links stand
-            log.warning("no frontend for %s of request %#x", kind.name, request_id)
+            self._unsent += 1
+            if self._unsent <= MAX_LOGGED:
+                log.warning("%s of request %#x was not taken", kind.name, request_id)

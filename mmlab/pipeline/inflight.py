@@ -23,11 +23,12 @@ MAX_REQUESTS = 65_536  # under way at once; fewer than the replies that the tran
 
 
 class ByteBudget:
-    """At most `limit` bytes taken at once. First come, first served: a large request is not
-    overtaken for ever by small ones."""
+    """At most `limit` bytes taken at once, of one request at most `most` (None: `limit`). First
+    come, first served: a large request is not overtaken for ever by small ones."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, most: int | None = None) -> None:
         self.limit = limit
+        self.most = limit if most is None else most
         self.taken = 0
         self.abandoned = 0
         self.count = 0
@@ -49,6 +50,11 @@ class ByteBudget:
             raise UsageError(
                 f"request of {nbytes} payload bytes, the pipeline's budget is {self.limit} bytes: "
                 "raise max_inflight_nbytes or send fewer or smaller items"
+            )
+        if nbytes > self.most:
+            raise UsageError(
+                f"request of {nbytes} payload bytes, the engine takes {self.most} bytes at most "
+                "(its owner's max_inflight_nbytes): send fewer or smaller items"
             )
         deadline = None if timeout is None else time.monotonic() + timeout
         me = object()

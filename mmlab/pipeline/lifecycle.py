@@ -2,7 +2,8 @@
 
 The engine lives in a session of its own, so nothing ends it by accident, and nothing may keep it
 when its owner is gone: a thread waits for the control socket's end and for the owner's death, and
-then ends the process at once, whatever its main thread is computing.
+then ends the process at once, whatever its main thread is computing. The same thread sees other
+frontends go, whose end is no more than that.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Watchdog:
         self._directory = directory
         self._stop: Callable[[], None] = self._end
         self._lock = threading.Lock()
+        self._poller = select.epoll()  # which, unlike poll(), other threads may add to meanwhile
+        self._acts: dict[int, Callable[[], None]] = {}
         try:
             self._owner: int | None = os.pidfd_open(owner_pid)
         except ProcessLookupError:
@@ -67,6 +70,18 @@ class Watchdog:
         with self._lock:
             self._stop = stop
 
+    def watch(self, fd: int, act: Callable[[], None]) -> None:
+        """From any thread: call `act`, in the watching one, when there is something on `fd`; it
+        must be short, and unwatch `fd` before that is closed."""
+        self._acts[fd] = act
+        self._poller.register(fd, select.EPOLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        """From any thread. Its `act` may be running."""
+        self._acts.pop(fd, None)
+        with contextlib.suppress(OSError, ValueError):
+            self._poller.unregister(fd)
+
     def _end(self) -> None:
         remove(self._directory)
         os._exit(EXIT_ORPHANED)
@@ -77,20 +92,27 @@ class Watchdog:
         if owner is None or os.getppid() != self._owner_pid:
             self._end()
             return
-        poller = select.poll()
-        poller.register(owner, select.POLLIN)
-        poller.register(self._control.fileno(), select.POLLIN)
+        control = self._control.fileno()
+        self._poller.register(owner, select.EPOLLIN)
+        self._poller.register(control, select.EPOLLIN)
         while True:
-            ready = {fd for fd, _ in poller.poll()}
+            ready = {fd for fd, _ in self._poller.poll()}
             if owner in ready:
                 self._end()
-            with contextlib.suppress(TransportError):  # an unreadable message is no reason to end
-                message = self._control.receive()
-                if message is None:
-                    self._end()
-                elif isinstance(message, Stop):
-                    with self._lock:
-                        self._stop()
+            if control in ready:
+                self._hear()
+            for fd in ready - {owner, control}:
+                if (act := self._acts.get(fd)) is not None:
+                    act()
+
+    def _hear(self) -> None:
+        with contextlib.suppress(TransportError):  # an unreadable message is no reason to end
+            message = self._control.receive()
+            if message is None:
+                self._end()
+            elif isinstance(message, Stop):
+                with self._lock:
+                    self._stop()
 
 
 def end_with_any_thread() -> None:

@@ -1,4 +1,4 @@
-"""Everything that a pipeline holds: directory, engine process, sockets, requests under way.
+"""Everything that a pipeline holds: directory, engine, sockets, requests under way.
 
 It knows nothing of prompts and images. `Pipeline` owns it; threads and futures refer to it and not
 to the pipeline, so that a forgotten pipeline can be collected, which closes its link.
@@ -12,22 +12,24 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
 from mmlab.arena import Arena, Lease
 from mmlab.errors import EngineError, TransportError
+from mmlab.pipeline.attached import AttachedEngine
 from mmlab.pipeline.directory import PrivateDirectory
 from mmlab.pipeline.inflight import ByteBudget, InFlight, Pending, ReplyFuture
 from mmlab.pipeline.lending import Lender
 from mmlab.pipeline.messages import (
     ARENA,
     COUNTER_BITS,
-    OWNER,
     EngineConfig,
     Kind,
     Ready,
     Request,
+    Welcome,
     frontend_of,
 )
 from mmlab.pipeline.process import EngineProcess
@@ -42,10 +44,28 @@ PIPELINE_DESCRIPTORS = 24  # of a frontend while it starts: 19, and some for its
 GREETING_S = 0.02  # how often a greeting is repeated until the engine answers it
 
 
-class Link:
-    """A started engine and the way to it. `connect` waits until it is ready."""
+class EngineHandle(Protocol):
+    """What a link asks of its engine: one that it started, or one that it has joined."""
 
-    def __init__(self, config: EngineConfig, start_timeout: float) -> None:
+    number: int  # this frontend's, at that engine
+    pid: int
+
+    @property
+    def exit_code(self) -> int | None: ...
+    def output(self) -> str: ...
+    def wait_ready(self, timeout: float) -> Ready: ...
+    def stop(self, *, patient: bool = True) -> None: ...
+
+
+class Link:
+    """An engine and the way to it: started by `config`, or (`welcome`) the one that runs at that
+    address and has said what it is. `connect` waits until it is ready."""
+
+    process: EngineHandle
+
+    def __init__(
+        self, config: EngineConfig, start_timeout: float, welcome: Welcome | None = None
+    ) -> None:
         self._pid = os.getpid()
         self._start_timeout = start_timeout
         self._deadline = time.monotonic() + start_timeout
@@ -53,11 +73,11 @@ class Link:
         self._closed = False  # from the begin of `close` on
         self._left = True  # until nothing is left to close
         self._closer: threading.Thread | None = None
-        self._ids = itertools.count((OWNER << COUNTER_BITS) + 1)
         self._encoder = Encoder()
         self._sender: RequestSender | None = None
         self._replies: Replies | None = None
-        self.budget = ByteBudget(config.max_nbytes)
+        most = config.max_nbytes if welcome is None else welcome.config.max_nbytes
+        self.budget = ByteBudget(config.max_nbytes, most)
         self.inflight = InFlight(self.budget)
         require_descriptors(PIPELINE_DESCRIPTORS, "a pipeline")
         self._transport = open_transport(config.transport)
@@ -66,18 +86,23 @@ class Link:
         try:
             if config.transport == ARENA:
                 self._lender = Lender(config.max_nbytes)
-            self._directory = PrivateDirectory()
             self._serializer = make_serializer(
                 config.serializer,
                 insecure_pickle=config.insecure_pickle,
                 private=self._transport.private,
                 max_nbytes=config.max_nbytes,
             )
-            self.process = EngineProcess(
-                msgspec.structs.replace(config, directory=str(self._directory.path)),
-                self._engine_ended,
-                None if self._lender is None else self._lender.arena.fileno(),
-            )
+            fd = None if self._lender is None else self._lender.arena.fileno()
+            if welcome is None:
+                self._directory = PrivateDirectory()
+                config = msgspec.structs.replace(config, directory=str(self._directory.path))
+                self.process = EngineProcess(config, self._engine_ended, fd)
+            else:
+                self.process = AttachedEngine(
+                    welcome, config.max_nbytes, self._deadline, self._engine_ended, fd
+                )
+            self._me = self.process.number << COUNTER_BITS
+            self._ids = itertools.count(self._me + 1)
         except BaseException:
             self._close_files()
             raise
@@ -85,13 +110,12 @@ class Link:
     def connect(self, decode_text: Callable[[Sequence[int]], str]) -> Ready:
         """Wait for the engine and greet it; EngineError if it is not ready in time."""
         ready = self.process.wait_ready(max(0.0, self._deadline - time.monotonic()))
-        me = OWNER << COUNTER_BITS
         sender = self._transport.connect_requests(ready.requests_endpoint)
-        receiver = self._transport.connect_replies(ready.replies_endpoint, frontend_of(me))
+        receiver = self._transport.connect_replies(ready.replies_endpoint, frontend_of(self._me))
         # A reply to a frontend that the engine's socket has not met yet would be lost: the greeting
         # is repeated until its answer shows that both ways stand.
         while True:
-            sender.send(self._encoder.encode(None, kind=Kind.HELLO, request_id=me))
+            sender.send(self._encoder.encode(None, kind=Kind.HELLO, request_id=self._me))
             if receiver.receive(GREETING_S) is not None:
                 break
             self.budget.check()

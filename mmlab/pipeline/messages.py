@@ -2,7 +2,7 @@
 
 Two channels. Over the transport go the kinds below, each with an envelope that carries the request
 id; the id's upper bits name the frontend, so that a reply finds its way even where the body of the
-request could not be read. Over the control socket go a few plain structs about the engine itself.
+request could not be read. Over control sockets go a few plain structs about the engine itself.
 Every request that reached the engine is ended by exactly one REPLY, ERROR or ABORTED.
 """
 
@@ -13,12 +13,17 @@ from collections.abc import Sequence
 
 import msgspec
 
+from mmlab.errors import WireError
 from mmlab.fields import KwargsItems
+from mmlab.strategies import Strategy
+from mmlab.wire import read_envelope
 
+PROTOCOL = 1  # of all that frontends and engines say to each other; raised when that changes
 ECHO = "echo"  # the name of no model: the engine answers with the checksum of what arrived
 ARENA = "arena"  # the transport whose payload lies in memory of the frontend's
 COUNTER_BITS = 40  # of a request id; the 24 bits above name the frontend
 OWNER = 1  # number of the frontend that owns the engine
+LAST_NUMBER = (1 << 24) - 1  # of a frontend
 STAGES = (
     "processor",
     "encode",
@@ -48,6 +53,14 @@ class Kind(enum.IntEnum):
 def frontend_of(request_id: int) -> bytes:
     """The transport's name of the frontend that made this request id."""
     return b"f" + (request_id >> COUNTER_BITS).to_bytes(3, "big")
+
+
+def number_of(frame0: memoryview) -> int | None:
+    """The number of the frontend whose message begins with this frame; None: unreadable."""
+    try:
+        return read_envelope(frame0).request_id >> COUNTER_BITS
+    except WireError:
+        return None
 
 
 class Request(msgspec.Struct):
@@ -119,6 +132,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="config"):
     max_nbytes: int  # payload bytes in flight, of all requests together
     max_batch_items: int
     max_batch_nbytes: int
+    strategy: Strategy | None = None  # for frontends that attach; the engine needs only its parts
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
@@ -133,6 +147,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     replies_endpoint: str
     start_s: dict[str, float]
     arena_nbytes: int = 0  # of the frontend's arena, which the engine has mapped read-only
+    address: str = ""  # where other frontends can attach
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
@@ -144,10 +159,32 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """End after the work in hand; from the frontend."""
+    """From the owner: end after the work in hand. To attached frontends: that is what happens."""
 
 
-Control = EngineConfig | Ready | Failed | Stop
+class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
+    """What the engine says to whoever connects to its address: all that a frontend has to match."""
+
+    protocol: int = PROTOCOL
+    config: EngineConfig
+    ready: Ready
+
+
+class Join(msgspec.Struct, frozen=True, kw_only=True, tag="join"):
+    """The answer of a frontend that attaches; the descriptor of its arena comes with it."""
+
+    protocol: int = PROTOCOL
+    max_nbytes: int  # payload bytes in flight, of all its requests together
+
+
+class Joined(msgspec.Struct, frozen=True, kw_only=True, tag="joined"):
+    """The frontend may send: `number` is the upper part of its request ids, for ever its own."""
+
+    number: int
+    arena_nbytes: int
+
+
+Control = EngineConfig | Ready | Failed | Stop | Welcome | Join | Joined
 
 
 def missing_items(items: KwargsItems) -> Sequence[str]:
@@ -158,3 +195,11 @@ def missing_items(items: KwargsItems) -> Sequence[str]:
         for index, entry in enumerate(entries)
         if entry is None
     ]
+
+
+def payload_nbytes(items: KwargsItems | None) -> int:
+    """Bytes of payload; 0 where a tensor has none, which the serializer will refuse by name."""
+    try:
+        return 0 if items is None else items.nbytes
+    except RuntimeError:
+        return 0

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from mmlab.errors import EngineError, TransportError
 from mmlab.pipeline.control import ControlSocket
-from mmlab.pipeline.messages import Control, EngineConfig, Failed, Ready, Stop
+from mmlab.pipeline.messages import OWNER, Control, EngineConfig, Failed, Ready, Stop
 from mmlab.transports.limits import is_descriptor_limit
 
 ENGINE_ARGS = ("-P", "-m", "mmlab.pipeline.child")  # -P: nothing from the working directory
@@ -73,6 +73,8 @@ class EngineProcess:
 
     `descriptor` is that of an arena, for an engine whose transport has one.
     """
+
+    number = OWNER  # whoever has started it
 
     def __init__(
         self,

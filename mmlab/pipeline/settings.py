@@ -6,11 +6,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
 from mmlab.errors import TransportError, UsageError, unknown
 from mmlab.pipeline.arguments import INT64, switch, whole
-from mmlab.pipeline.messages import ARENA, ECHO, EngineConfig
+from mmlab.pipeline.messages import ARENA, ECHO, EngineConfig, Welcome
 from mmlab.pipeline.serializers import check_serializer
 from mmlab.staging import MODES, resolve_device
 from mmlab.staging.device import cuda_problem
@@ -75,6 +76,22 @@ def engine_config(
         max_nbytes=max_inflight_nbytes,
         max_batch_items=MAX_BATCH_ITEMS,
         max_batch_nbytes=MAX_BATCH_NBYTES,
+        strategy=strategy,
+    )
+
+
+def attached_config(
+    welcome: Welcome, insecure_pickle: bool, max_inflight_nbytes: int
+) -> EngineConfig:
+    """The settings of a frontend that attaches: the engine's, with a budget of its own."""
+    config = welcome.config
+    switch("insecure_pickle", insecure_pickle)
+    max_inflight_nbytes = whole("max_inflight_nbytes", max_inflight_nbytes, 1, MAX_INFLIGHT_NBYTES)
+    check_serializer(
+        config.serializer, insecure_pickle=insecure_pickle, private=config.transport != "tcp"
+    )
+    return msgspec.structs.replace(
+        config, insecure_pickle=insecure_pickle, max_nbytes=max_inflight_nbytes
     )
 
 

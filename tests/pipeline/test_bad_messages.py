@@ -22,7 +22,7 @@ from mmlab import KwargsItems, WireError, batched
 from mmlab.pipeline import Pipeline
 from mmlab.pipeline.checksum import checksum_items
 from mmlab.pipeline.inflight import Pending, ReplyFuture
-from mmlab.pipeline.messages import Kind, Request
+from mmlab.pipeline.messages import COUNTER_BITS, Kind, Request
 from mmlab.transports import Buffer
 from mmlab.transports.zmq import ZmqTransport, ipc
 from mmlab.wire import Encoder, read_envelope
@@ -161,10 +161,10 @@ def test_no_changed_byte_of_a_header_ends_the_engine(
 ) -> None:
     """Negative shapes, unknown dtypes, offsets out of range: whatever a byte can mean."""
     sender = outsider.connect_requests(echo.info.requests_endpoint)
-    good = good_frames(0)
     spared = range(4, 16)  # version, kind and id: other messages, not bad ones
-    for at in [i for i in range(len(good[0])) if i not in spared]:
+    for at in [i for i in range(len(good_frames(0)[0])) if i not in spared]:
         for value in (0x00, 0x7F, 0xFF):
+            good = good_frames(next(echo._link._ids))
             head = bytearray(good[0])
             head[at] = value
             sender.send([bytes(head), *good[1:]])
@@ -179,7 +179,7 @@ def test_declared_sizes_allocate_nothing(echo: Pipeline, outsider: ZmqTransport)
     echo.submit_items(images(1)).result(5)
     before = engine.memory_info().rss
     sender = outsider.connect_requests(echo.info.requests_endpoint)
-    bad = messages(0)
+    bad = messages(next(echo._link._ids))
     for name in ("sizes beyond everything", "a declared terabyte", "nested 100,000 deep"):
         for _ in range(20):
             sender.send(bad[name][0])
@@ -207,16 +207,20 @@ def test_a_pickle_is_never_loaded(
     pickle.loads(evil)
     assert marker.exists()  # it does what it should fail to do
     marker.unlink()
-    good = good_frames(0)
+
+    def new() -> int:
+        return next(echo._link._ids)
+
+    good, more = good_frames(new()), good_frames(new())
     attempts: list[list[Buffer]] = [
         [evil],
         [good[0], evil],
-        [good[0], good[1], evil],
-        with_body(0, evil),
-        *(with_body(0, extension(code, evil)) for code in range(128)),
-        *(with_items(0, extension(code, evil)) for code in range(128)),
-        with_body(0, msgspec.msgpack.encode({"token_ids": [1], "mm": evil})),
-        [envelope(0, 0, 0, len(evil)) + b"\0" * 32 + evil],
+        [more[0], more[1], evil],
+        with_body(new(), evil),
+        *(with_body(new(), extension(code, evil)) for code in range(128)),
+        *(with_items(new(), extension(code, evil)) for code in range(128)),
+        with_body(new(), msgspec.msgpack.encode({"token_ids": [1], "mm": evil})),
+        [envelope(new(), 0, 0, len(evil)) + b"\0" * 32 + evil],
     ]
     sender = outsider.connect_requests(echo.info.requests_endpoint)
     for frames in attempts:
@@ -232,7 +236,7 @@ def test_only_private_sockets_are_bound(echo: Pipeline) -> None:
     assert engine.net_connections("inet") == []
     paths = {c.laddr for c in engine.net_connections("unix") if c.laddr}
     directory = re.escape(str(Path(echo.info.requests_endpoint.removeprefix("ipc://")).parent))
-    assert paths and all(re.fullmatch(rf"{directory}/(req|rep)", path) for path in paths)
+    assert paths and all(re.fullmatch(rf"{directory}/(req|rep|ctl)", path) for path in paths)
 
 
 def test_replies_that_nobody_waits_for_are_counted(echo: Pipeline, outsider: ZmqTransport) -> None:
@@ -242,6 +246,33 @@ def test_replies_that_nobody_waits_for_are_counted(echo: Pipeline, outsider: Zmq
     sender.send(good_frames(request_id))
     assert read_envelope(good_frames(request_id)[0]).request_id == request_id
     assert wait_for(lambda: echo.stats()["unexpected_replies"] == before + 1)
-    sender.send(good_frames(7))  # of a frontend that does not exist: logged by the engine
-    assert wait_for(lambda: "no frontend for REPLY of request 0x7" in echo.engine_output)
+    sender.close()
+
+
+def test_a_frontend_that_is_not_attached_is_turned_away_at_no_cost(
+    echo: Pipeline, outsider: ZmqTransport
+) -> None:
+    """Counted, and logged up to a bound; nothing of its requests is kept or served."""
+    engine = psutil.Process(echo.engine_pid)
+    sender = outsider.connect_requests(echo.info.requests_endpoint)
+    assert echo.submit_items(None).result(5)
+    before, memory = echo.stats(), engine.memory_info().rss
+    payload = bytes(4 << 20)
+    strangers = [0, 2, 77, (1 << 24) - 1]
+    for serial in range(25):
+        for number in strangers:
+            head = good_frames((number << COUNTER_BITS) + serial)[0]
+            sender.send([head, payload])
+    sender.send([*good_frames(5 << COUNTER_BITS)])
+    items = images(2)
+    assert wait_for(
+        lambda: (
+            echo.submit_items(items).result(5).checksum == checksum_items(items)
+            and echo.stats()["engine_rejected"] == before["engine_rejected"] + 101
+        )
+    )
+    assert engine.memory_info().rss - memory < 64 << 20
+    assert wait_for(lambda: "frontend 16777215 is not attached" in echo.engine_output)
+    assert "frontend 5 is not attached" not in echo.engine_output  # the 101st
+    assert echo.stats()["unexpected_replies"] == before["unexpected_replies"]
     sender.close()

@@ -14,11 +14,16 @@ import pytest
 
 from mmlab.arena import Arena, Descriptor, Returned, pack
 from mmlab.transports import Message, open_transport
-from mmlab.transports.arena import MOST, ArenaReceiver
+from mmlab.transports.arena import MOST, RETRY_S, ArenaReceiver
 from mmlab.transports.links import Push
 from mmlab.transports.zmq import inproc
 
 MIB = 1 << 20
+ME = 1  # the frontend of every message that does not begin with another's name
+
+
+def number_of(head: memoryview) -> int | None:
+    return {b"head": ME, b"two": 2, b"nobody": 3}.get(bytes(head))
 
 
 @dataclass
@@ -72,9 +77,10 @@ def ends_of(size: int = MIB) -> Iterator[Ends]:
             assert ends is not None
             return ends.give_back(ended)
 
-        receiver = ArenaReceiver(pull, arena.fileno(), give_back)
+        receiver = ArenaReceiver(pull, number_of)
+        assert receiver.join(ME, arena.fileno(), give_back) == arena.size
         ends = Ends(arena, transport.connect_requests(pull.endpoint), receiver)
-        assert receiver.endpoint == pull.endpoint and receiver.size == arena.size
+        assert receiver.endpoint == pull.endpoint
         yield ends
         receiver.close()
 
@@ -170,3 +176,89 @@ def test_the_transport_is_private_and_listens_in_its_directory(tmp_path: Path) -
     with open_transport("arena") as transport:
         assert (transport.name, transport.private) == ("arena", True)
         assert transport.bind_requests(tmp_path).endpoint == f"ipc://{tmp_path}/req"
+
+
+def lent(arena: Arena, nbytes: int = 1000, fill: int = 7) -> tuple[Descriptor, Returned]:
+    """A lease that a reader holds: what is sent of it, and how its return will look."""
+    with arena.reserve(nbytes, timeout=1) as lease:
+        lease.array()[:] = fill
+        lease.expect(1)
+        extents = [(lease.extents[0].offset, nbytes)]
+        return (
+            Descriptor(arena.id, lease.number, lease.generation, extents),
+            Returned(arena.id, lease.generation, lease.number),
+        )
+
+
+def test_every_frontend_reads_from_its_own_arena_and_gets_its_own_leases_back() -> None:
+    with ends_of() as ends, Arena(MIB) as other:
+        returned: list[Returned] = []
+        ends.receiver.join(2, other.fileno(), lambda ended: not returned.extend(ended))
+        descriptor, wanted = lent(other, fill=9)
+        mine = ends.send(fill=7)
+        ends.sender.send([b"two", pack(descriptor)])
+        messages = [ends.receive(), ends.receive()]
+        assert [message.frames[1][0] for message in messages] == [7, 9]
+        messages.clear()
+        ends.receiver.settle()
+        assert (ends.returned, returned) == ([mine], [wanted])
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [(b"two", "of arena"), (b"nobody", "frontend 3 has lent none")],
+    ids=["another's arena", "no arena"],
+)
+def test_nobody_reads_from_an_arena_that_is_not_his(head: bytes, words: str) -> None:
+    with ends_of() as ends, Arena(MIB) as other:
+        ends.receiver.join(2, other.fileno(), lambda ended: True)
+        descriptor, _ = lent(ends.arena)
+        ends.sender.send([head, pack(descriptor)])
+        message = ends.receive()
+        assert message.error is not None and words in str(message.error)
+        assert len(message.frames) == 1
+
+
+def test_without_a_readable_head_the_lease_still_comes_back() -> None:
+    with ends_of() as ends:
+        descriptor, wanted = lent(ends.arena)
+        ends.sender.send([b"????", pack(descriptor)])
+        ends.receive().frames.clear()
+        ends.receiver.settle()
+        assert ends.returned == [wanted]
+
+
+def test_after_a_frontend_has_left_nothing_of_it_is_read_or_given_back() -> None:
+    with ends_of() as ends, Arena(MIB) as other:
+        told: list[Returned] = []
+        ends.receiver.join(2, other.fileno(), lambda ended: not told.extend(ended))
+        first, second = lent(other)[0], lent(other)[0]
+        ends.sender.send([b"two", pack(first)])
+        message = ends.receive()
+        ends.receiver.leave(2)
+        ends.receiver.leave(2)
+        assert set(message.frames[1]) == {7}  # a view that is kept stays valid
+        ends.sender.send([b"two", pack(second)])
+        assert "has lent none" in str(ends.receive().error)
+        message.frames.clear()
+        ends.receiver.settle()
+        mine = ends.send()
+        ends.receive().frames.clear()
+        ends.receiver.settle()
+        assert ends.returned == [mine] and told == []
+
+
+def test_who_takes_nothing_back_delays_nobody_and_is_not_asked_all_the_time() -> None:
+    with ends_of() as ends, Arena(MIB) as other:
+        asked: list[int] = []
+        ends.receiver.join(2, other.fileno(), lambda ended: bool(asked.append(len(ended))))
+        ends.sender.send([b"two", pack(lent(other)[0])])
+        ends.receive().frames.clear()
+        begun = time.monotonic()
+        for _ in range(200):
+            mine = ends.send()
+            ends.receive().frames.clear()
+            ends.receiver.settle()
+            assert ends.returned.pop() == mine
+        seconds = time.monotonic() - begun
+        assert 1 <= len(asked) <= 1 + seconds / RETRY_S
