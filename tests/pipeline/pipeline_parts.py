@@ -63,13 +63,14 @@ def script(
     how: str = "-c",
     cwd: str | None = None,
     session: str = "",
+    stdin: int = subprocess.DEVNULL,
     **env: str,
 ) -> subprocess.Popen[str]:
     """A frontend process that runs `code` (a file's path with how="file"); pipes for its output."""
     command = [code] if how == "file" else [how, code]
     return subprocess.Popen(
         [sys.executable, *command, *arguments],
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
