@@ -194,22 +194,26 @@ def _check_socket(address: str) -> None:
 def _receive(sock: socket.socket, address: str, deadline: float) -> Control:
     """The next message before `deadline`. A refusal becomes a TransportError here."""
     sock.settimeout(_left(address, deadline))
+    theirs = PROTOCOL
     try:
         data = sock.recv(MAX_MESSAGE, socket.MSG_PEEK)
         with contextlib.suppress(msgspec.MsgspecError):
             theirs = msgspec.msgpack.decode(data, type=_Version).protocol
-            if theirs != PROTOCOL:
-                versions = f"it speaks protocol {theirs}, this mmlab {PROTOCOL}"
-                _fail(address, versions, "use the same version of mmlab on both sides")
-        message = ControlSocket(sock).receive()
+        message = ControlSocket(sock).receive() if theirs == PROTOCOL else None
     except TimeoutError:
         _silent(address)
     except ConnectionError:
         message = None
+    except TransportError as error:
+        _fail(address, str(error), REMEDY)
+    if theirs != PROTOCOL:
+        versions = f"it speaks protocol {theirs}, this mmlab {PROTOCOL}"
+        _fail(address, versions, "use the same version of mmlab on both sides")
     if message is None:
         _fail(address, "the engine has ended, or hung up", REMEDY)
     if isinstance(message, Failed):
-        _fail(address, f"the engine refused: {message.message}", "see there")
+        why = f"the engine refused: {message.message}"
+        _fail(address, why, "its owner finds more in engine_output")
     return message
 
 

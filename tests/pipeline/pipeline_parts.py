@@ -29,7 +29,7 @@ from mmlab.pipeline.messages import (
 from mmlab.pipeline.serializers import make_serializer
 from mmlab.pipeline.worker import Model, Worker
 from mmlab.staging import PinnedBatcher
-from mmlab.transports import open_transport
+from mmlab.transports import Transport, open_transport
 from mmlab.transports.base import ReplyReceiver, RequestSender
 from mmlab.wire import Decoder, Encoder, read_envelope
 
@@ -139,6 +139,7 @@ class EngineHere:
     """An engine in a thread of the test, and the links to it."""
 
     engine: Engine
+    transport: Transport
     sender: RequestSender
     receiver: ReplyReceiver
     _serial: int = ME
@@ -177,7 +178,7 @@ def engine_here(model: Model | None = None, **changes: object) -> Iterator[Engin
         thread = threading.Thread(target=engine.run)
         thread.start()
         try:
-            yield EngineHere(engine, sender, receiver)
+            yield EngineHere(engine, transport, sender, receiver)
         finally:
             if isinstance(model, FakeModel):
                 model.gate.set()

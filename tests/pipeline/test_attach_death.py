@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import psutil
 import pytest
-from arena_pipeline_parts import is_empty, mappings
+from arena_pipeline_parts import is_empty
 from attach_parts import (
     BUDGET,
     MIB,
@@ -30,18 +31,17 @@ from mmlab.pipeline.checksum import checksum_items
 ERRORS_WITHIN_S = 2.0
 
 
-def echo_pipeline(strategy: str = "arena") -> Pipeline:
-    return Pipeline(model="echo", strategy=strategy, max_inflight_nbytes=BUDGET, engine_threads=1)
+def echo_pipeline() -> Pipeline:
+    return Pipeline(model="echo", strategy="arena", max_inflight_nbytes=BUDGET, engine_threads=1)
 
 
 def arenas_mapped(pid: int) -> int:
     return sum("/memfd:mmlab-arena" in line.path for line in psutil.Process(pid).memory_maps(False))
 
 
-@pytest.mark.parametrize("strategy", ["arena", "msgpack"])
-def test_a_killed_frontend_takes_only_its_own_along(strategy: str) -> None:
+def test_a_killed_frontend_takes_only_its_own_along() -> None:
     """With requests queued in the engine, and leases of its arena held there."""
-    with echo_pipeline(strategy) as pipe, attach(pipe) as other:
+    with echo_pipeline() as pipe, attach(pipe) as other:
         for _ in range(3):
             assert pipe.submit_items(some_items(MIB)).result(5)
             assert other.submit_items(some_items(MIB)).result(5)
@@ -49,7 +49,7 @@ def test_a_killed_frontend_takes_only_its_own_along(strategy: str) -> None:
         stats = pipe.stats()
         with frontend(pipe, "send", 12, MIB) as killed:
             news(killed)
-            assert arenas_mapped(pipe.engine_pid) == maps + (strategy == "arena")
+            assert arenas_mapped(pipe.engine_pid) == maps + 1
             os.kill(pipe.engine_pid, signal.SIGSTOP)
             try:
                 say_go(killed)
@@ -65,8 +65,7 @@ def test_a_killed_frontend_takes_only_its_own_along(strategy: str) -> None:
         assert wait_for(lambda: descriptors(pipe.engine_pid) == before)
         assert wait_for(lambda: arenas_mapped(pipe.engine_pid) == maps)
         assert pipe.submit_items(None).result(5) and "has left" in pipe.engine_output
-        if strategy == "arena":
-            assert is_empty(pipe) and is_empty(other)
+        assert is_empty(pipe) and is_empty(other)
         ignored = ("engine_rejected", "arena_peak_nbytes", "arena_free_nbytes")
         after = pipe.stats()
         assert {n: v for n, v in after.items() if n not in ignored} == {
@@ -133,42 +132,49 @@ def _failed_in_time(said: dict[str, object], begun: float) -> None:
 
 
 OWNER = """
-import signal, sys, mmlab
+import signal, mmlab
 pipe = mmlab.Pipeline(model="echo", strategy="arena", max_inflight_nbytes=16 << 20,
                       engine_threads=1)
 print(pipe.address, pipe.engine_pid, flush=True)
-sys.stdin.readline()
-pipe.close()
-print("closed", flush=True)
+signal.pause()
 """
 
 
-@pytest.mark.parametrize("how", ["killed", "closes"])
-def test_when_the_owner_goes_the_engine_ends_and_the_others_are_told(how: str) -> None:
-    with script(OWNER, stdin=subprocess.PIPE) as owner:
-        assert owner.stdout is not None and owner.stdin is not None
-        line = owner.stdout.readline().split()
-        address, pid = line[0], int(line[1])
-        engine = psutil.Process(pid)
-        with Pipeline.attach(address, max_inflight_nbytes=BUDGET) as other:
-            assert other.submit_items(some_items(MIB)).result(5)
-            assert len(mappings(pid, other.arena.id if other.arena else 0)) == 1
-            engine.suspend()
-            futures = [other.submit_items(some_items(MIB)) for _ in range(4)]
-            if how == "killed":
-                owner.kill()
-                owner.wait()
-            else:
-                owner.stdin.write("\n")
-                owner.stdin.flush()
-            begun = time.monotonic()
-            engine.resume()
-            with pytest.raises(EngineError, match=f"attached at {address}"):
-                while time.monotonic() - begun < 5:  # it may have answered some before it ended
-                    futures.append(other.submit_items(some_items(100_000)))
-            errors = [future.exception(5) for future in futures]
-            assert time.monotonic() - begun < ERRORS_WITHIN_S
-            assert all(error is None or isinstance(error, EngineError) for error in errors)
-            gone = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-            assert wait_for(lambda: not engine.is_running() or engine.status() in gone)
-        owner.communicate(timeout=10)
+def fails_in_time(other: Pipeline, engine: psutil.Process, go: Callable[[], object]) -> None:
+    """After `go` all that is under way, and all that comes later, ends with EngineError."""
+    engine.suspend()
+    futures = [other.submit_items(some_items(MIB)) for _ in range(4)]
+    go()
+    begun = time.monotonic()
+    engine.resume()
+    with pytest.raises(EngineError, match=f"attached at {other.address}"):
+        while time.monotonic() - begun < 5:  # it may have answered some before it ended
+            futures.append(other.submit_items(some_items(100_000)))
+    errors = [future.exception(5) for future in futures]
+    assert time.monotonic() - begun < ERRORS_WITHIN_S
+    assert all(error is None or isinstance(error, EngineError) for error in errors)
+
+
+def test_when_the_owner_is_killed_the_engine_ends_and_the_others_are_told() -> None:
+    with script(OWNER) as owner:
+        assert owner.stdout is not None
+        address, pid = owner.stdout.readline().split()
+        engine = psutil.Process(int(pid))
+        try:
+            with Pipeline.attach(address, max_inflight_nbytes=BUDGET) as other:
+                assert other.submit_items(some_items(MIB)).result(5)
+                fails_in_time(other, engine, owner.kill)
+                owner.communicate(timeout=10)
+                gone = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+                assert wait_for(lambda: not engine.is_running() or engine.status() in gone)
+        finally:
+            owner.kill()
+
+
+def test_when_the_owner_closes_the_others_are_told() -> None:
+    with echo_pipeline() as pipe, ThreadPoolExecutor(1) as pool:
+        other = attach(pipe)
+        fails_in_time(other, psutil.Process(pipe.engine_pid), lambda: pool.submit(pipe.close))
+    with pytest.raises(EngineError, match="ends: its owner has closed it"):
+        other.submit_items(None)
+    other.close()
