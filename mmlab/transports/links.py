@@ -27,7 +27,9 @@ from mmlab.transports.limits import descriptor_error, is_descriptor_limit
 
 COPY_BELOW = 64 * 1024  # bytes; pyzmq's own threshold: it copies smaller frames in any case
 MAX_PATH = 107  # bytes of sun_path without its final NUL
-MAX_QUEUED_REPLIES = 100_000  # more than a frontend may have in flight: a reply never meets a limit
+# More than a frontend may have in flight, with a return of its lease for each: a reply never meets
+# a limit, and what somebody causes who reads none is bounded.
+MAX_QUEUED_REPLIES = 200_000
 ZmqContext: TypeAlias = zmq.Context[zmq.Socket[bytes]]
 Options: TypeAlias = Sequence[tuple[int, int | bytes]]
 LOOPBACK = re.compile(r"tcp://127\.0\.0\.1:(\d+|\*)")

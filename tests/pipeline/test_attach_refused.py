@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from arena_pipeline_parts import frozen
-from pipeline_parts import socket_directory
+from pipeline_parts import script, socket_directory
 
 from mmlab import TransportError, UsageError
 from mmlab.pipeline import Pipeline
@@ -147,3 +147,32 @@ def test_an_engine_that_changes_its_mind_between_hello_and_join(
     answers = {"nothing": [said], "the end": [], "another engine": [changed]}[second]
     with listening(tmp_path / "s", [said], answers) as address:
         refused(address, words, 1.0)
+
+
+FEW = """
+import os, resource, sys
+import mmlab
+with mmlab.Pipeline.attach(sys.argv[1], max_inflight_nbytes=1 << 20) as pipe:
+    pipe.submit_items(None).result(5)
+before, said = len(os.listdir("/proc/self/fd")), []
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+for limit in range(before, before + 40):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
+    try:
+        with mmlab.Pipeline.attach(sys.argv[1], max_inflight_nbytes=1 << 20) as pipe:
+            pipe.submit_items(None).result(5)
+        said.append("served")
+    except mmlab.TransportError as error:
+        said.append("named" if "ulimit -n" in str(error) else str(error))
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert len(os.listdir("/proc/self/fd")) == before
+print(" ".join(said))
+"""
+
+
+def test_few_descriptors_are_named_or_enough_and_none_is_left_open(echo: Pipeline) -> None:
+    with script(FEW, echo.address) as run:
+        out, err = run.communicate(timeout=40)
+    words = out.split()
+    assert set(words) == {"named", "served"}, out + err
+    assert words == sorted(words)  # with one limit and more it is served

@@ -18,6 +18,7 @@ from mmlab.pipeline.messages import (
     frontend_of,
 )
 from mmlab.pipeline.quota import Quota
+from mmlab.transports import links
 from mmlab.transports.base import ReplyReceiver
 from mmlab.wire import Decoder, Encoder, read_envelope
 
@@ -140,6 +141,24 @@ def test_who_leaves_takes_his_requests_along_and_nobody_elses() -> None:
         assert wait_for(lambda: not inbox._active)
         assert not inbox._waiting and not inbox._aborted and list(inbox._quotas) == [1]
         engine.engine.drop(2)
+
+
+def test_who_reads_no_replies_costs_a_bounded_number_and_delays_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(links, "MAX_QUEUED_REPLIES", 10)  # at either end
+    with engine_here() as engine:
+        receiver = other_receiver(engine)
+        for serial in range(1, 101):
+            engine.sender.send(frames_of(OTHER + serial))
+            mine = engine.send(None)
+            assert engine.receive()[:2] == (mine, Kind.REPLY)
+        taken = 0
+        while receiver.receive(0.1) is not None:
+            taken += 1
+        assert 10 <= taken <= 30
+        engine.sender.send(frames_of(OTHER + 101))  # and goes on where it reads again
+        assert receiver.receive(5) is not None
 
 
 def test_replies_that_nobody_takes_are_logged_up_to_a_bound(
