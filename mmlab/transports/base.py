@@ -107,9 +107,12 @@ class Transport(Protocol):
     def private(self) -> bool:
         """Whether only processes of the same user can connect."""
 
-    def bind_requests(self, directory: Path | None, max_nbytes: int = -1) -> RequestReceiver:
+    def bind_requests(
+        self, directory: Path | None, max_nbytes: int = -1, max_queued: int = 1000
+    ) -> RequestReceiver:
         """Listen for requests; sockets with a path lie in `directory`. A frame longer than
-        `max_nbytes` ends the connection that brings it (-1: no limit)."""
+        `max_nbytes` ends the connection that brings it (-1: no limit). Up to `max_queued` messages
+        of a frontend wait here, the others with their sender."""
 
     def bind_replies(self, directory: Path | None) -> ReplySender:
         """Listen for frontends that want replies."""

@@ -189,8 +189,9 @@ class Push(Link):
 class Pull(_Receiving):
     """The engine's end for requests."""
 
-    def __init__(self, context: ZmqContext, max_nbytes: int) -> None:
-        super().__init__(context, zmq.PULL, [(zmq.MAXMSGSIZE, max_nbytes)])
+    def __init__(self, context: ZmqContext, max_nbytes: int, max_queued: int) -> None:
+        options = [(zmq.MAXMSGSIZE, max_nbytes), (zmq.RCVHWM, max_queued)]
+        super().__init__(context, zmq.PULL, options)
 
 
 class Router(Link):

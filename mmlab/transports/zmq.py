@@ -44,8 +44,10 @@ class ZmqTransport:
             raise TransportError("ipc needs a directory for its sockets, got None")
         return f"ipc://{directory / role}"
 
-    def bind_requests(self, directory: Path | None, max_nbytes: int = -1) -> Pull:
-        pull = self._open(lambda: Pull(self._context, max_nbytes))
+    def bind_requests(
+        self, directory: Path | None, max_nbytes: int = -1, max_queued: int = 1000
+    ) -> Pull:
+        pull = self._open(lambda: Pull(self._context, max_nbytes, max_queued))
         pull.bind(self._address(directory, "req"))
         return pull
 
