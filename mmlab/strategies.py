@@ -21,6 +21,7 @@ class Strategy:
     requests are stacked into one batch. (pickle: storage, pickle, socket, unpickled bytes, storage,
     stack; what a driver does with pageable memory is not counted.) `needs_gpu`: pointless without
     one, so refused there. `insecure`: unpickles what arrives; needs `insecure_pickle=True`.
+    `by_default`: `mmlab run` takes it without being asked for it by name.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Strategy:
     copies: str
     needs_gpu: bool = False
     insecure: bool = False
+    by_default: bool = True
 
 
 _ALL = (
@@ -77,6 +79,18 @@ _ALL = (
         stands_for="+ #19169: stack into pinned memory",
         copies="3",
         needs_gpu=True,
+    ),
+    Strategy(
+        name="torch-shm",
+        payload="float32",
+        serializer="msgpack",
+        transport="torch-shm",
+        reduce="deferred",
+        staging="pageable",
+        stands_for="vLLM's torch_shm: torch.multiprocessing's shared memory, new for each request",
+        copies="1 to 2",
+        insecure=True,
+        by_default=False,
     ),
     Strategy(
         name="arena",

@@ -10,12 +10,13 @@ from mmlab import UsageError
 from mmlab.pipeline import serializers
 from mmlab.staging import MODES
 from mmlab.strategies import REGISTRY, Strategy, resolve, strategies
+from mmlab.transports import INSECURE
 from mmlab.transports import REGISTRY as TRANSPORTS
 
 
 def test_the_order_of_tables_and_plots_is_fixed() -> None:
     assert list(strategies()) == [
-        *("pickle", "msgpack-inline", "msgpack", "msgpack-pinned", "arena")
+        *("pickle", "msgpack-inline", "msgpack", "msgpack-pinned", "torch-shm", "arena")
     ]
 
 
@@ -26,14 +27,15 @@ def test_every_part_that_a_strategy_names_exists(strategy: Strategy) -> None:
     assert strategy.transport in TRANSPORTS
     assert strategy.staging in MODES
     assert strategy.stands_for and strategy.copies
-    assert strategy.insecure == (strategy.serializer in serializers.INSECURE)
+    unpickles = strategy.serializer in serializers.INSECURE or strategy.transport in INSECURE
+    assert strategy.insecure == unpickles
     assert strategy.needs_gpu == (strategy.staging != "pageable")
 
 
 def test_an_unknown_strategy_is_named_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"unknown strategy 'msgpak': did you mean 'msgpack'\?"):
         resolve("msgpak")
-    with pytest.raises(UsageError, match="pickle, msgpack-inline, msgpack, msgpack-pinned, arena"):
+    with pytest.raises(UsageError, match="msgpack, msgpack-pinned, torch-shm, arena"):
         resolve(7)  # type: ignore[arg-type]
 
 

@@ -98,9 +98,14 @@ def check_device(name: str) -> None:
 
 
 def default_strategies(device: str = "auto") -> tuple[str, ...]:
-    """The strategies that make sense on this machine, in their order."""
+    """The strategies that make sense on this machine, in their order, less those that are only
+    taken when asked for by name."""
     gpu = device != "cpu" and cuda_problem() is None
-    return tuple(name for name, strategy in REGISTRY.items() if gpu or not strategy.needs_gpu)
+    return tuple(
+        name
+        for name, strategy in REGISTRY.items()
+        if strategy.by_default and (gpu or not strategy.needs_gpu)
+    )
 
 
 def parse_strategies(text: str, device: str = "auto") -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import typer
 
 from mmlab.cli.tables import table
 from mmlab.strategies import REGISTRY
+from mmlab.transports import REGISTRY as TRANSPORTS
 
 
 def strategies(
@@ -17,7 +18,8 @@ def strategies(
 ) -> None:
     """List the strategies: ways from the processor's output to the batch on the device.
 
-    Copies: how often each payload byte is moved by a CPU on that way, sockets included.
+    Copies: how often each payload byte is moved by a CPU on that way, sockets included. In Python
+    `Pipeline(strategy, transport=NAME)` takes another transport and leaves the rest as it is.
     """
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(s) for s in REGISTRY.values()], indent=2))
@@ -36,3 +38,6 @@ def strategies(
         for s in REGISTRY.values()
     ]
     typer.echo(table(head, rows, left=len(head)))
+    named = [s.name for s in REGISTRY.values() if not s.by_default]
+    typer.echo(f"\nTransports: {', '.join(TRANSPORTS)}.")
+    typer.echo(f"`mmlab run` takes these only where they are named: {', '.join(named)}.")

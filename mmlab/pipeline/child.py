@@ -14,6 +14,7 @@ import time
 import traceback
 from pathlib import Path
 
+import msgspec
 import torch
 
 from mmlab.errors import TransportError
@@ -27,6 +28,7 @@ from mmlab.pipeline.messages import (
     ARENA,
     ECHO,
     OWNER,
+    TORCH_SHM,
     EngineConfig,
     Failed,
     Ready,
@@ -36,7 +38,7 @@ from mmlab.pipeline.messages import (
 from mmlab.pipeline.serializers import INSECURE, make_serializer
 from mmlab.pipeline.worker import TRACE_CHARS, Model, Worker, as_utf8
 from mmlab.staging import PinnedBatcher
-from mmlab.transports import open_transport
+from mmlab.transports import open_transport, pieces
 from mmlab.transports.arena import ArenaReceiver
 from mmlab.transports.base import ReplySender, RequestReceiver
 from mmlab.transports.limits import naming_the_limit
@@ -84,7 +86,8 @@ def serve(
     start_s = {}
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    malloc_tuned = keep_freed_memory()  # before the transport makes its threads
+    # Before the transport makes its threads.
+    malloc_tuned = config.tune_malloc and keep_freed_memory()
     with PinnedBatcher(config.device, mode=config.staging) as batcher:
         pinned = _warm_up(batcher)
         start_s["staging"] = time.perf_counter() - begun
@@ -94,7 +97,12 @@ def serve(
             most = config.max_nbytes + FRAME_SLACK
             # A pickled request is many times its payload; a peer that may send one is trusted.
             limit = -1 if config.serializer in INSECURE else most
-            receiver: RequestReceiver = transport.bind_requests(Path(config.directory), limit)
+            in_pieces = pieces.wanted(config.transport, malloc_tuned)
+            receiver: RequestReceiver = transport.bind_requests(
+                Path(config.directory), limit, pieces.MAX_QUEUED if in_pieces else 1000
+            )
+            if in_pieces:
+                receiver = pieces.PieceReceiver(receiver, limit, keep_nbytes=config.max_nbytes)
             replies = transport.bind_replies(Path(config.directory))
             borrowed: ArenaReceiver | None = None
             before_reply = None
@@ -104,6 +112,11 @@ def serve(
                 mapped = borrowed.join(OWNER, arena, returning(replies, OWNER))
                 os.close(arena)
                 before_reply = borrowed.settle
+            elif config.transport == TORCH_SHM:
+                from mmlab.bench.peers.torch_shm_receiver import SharedReceiver
+
+                directory = Path(config.directory)
+                receiver = SharedReceiver(receiver, directory, config.authkey)
             serializer = make_serializer(
                 config.serializer,
                 insecure_pickle=config.insecure_pickle,
@@ -127,7 +140,7 @@ def serve(
                 arena_nbytes=mapped,
                 address=str(door.path),
             )
-            door.open(Welcome(config=config, ready=ready))
+            door.open(Welcome(config=msgspec.structs.replace(config, authkey=b""), ready=ready))
             control.send(ready)
             engine.run()
 

@@ -37,7 +37,13 @@ from mmlab.pipeline.messages import (
     missing_items,
     payload_nbytes,
 )
-from mmlab.pipeline.settings import attached_config, engine_config, is_preset, load_frontend
+from mmlab.pipeline.settings import (
+    attached_config,
+    engine_config,
+    is_preset,
+    load_frontend,
+    with_transport,
+)
 from mmlab.transports.limits import naming_the_limit
 
 if TYPE_CHECKING:
@@ -51,9 +57,10 @@ if TYPE_CHECKING:
 class Pipeline:
     """A frontend with an engine of its own: prompts and images in, replies out.
 
-    `strategy`: a name of `mmlab.strategies()`. `max_inflight_nbytes`: payload bytes of all requests
-    under way. `engine_threads`: torch threads of the engine, None for torch's default. Raises
-    UsageError before anything is started, EngineError where the engine does not become ready.
+    `strategy`: a name of `mmlab.strategies()`. `transport`: one of `mmlab.transports.REGISTRY` in
+    place of the strategy's own; no other line changes. `max_inflight_nbytes`: payload bytes of all
+    requests under way. `engine_threads`: torch threads of the engine, None for torch's default.
+    Raises UsageError before anything is started, EngineError where the engine does not get ready.
     A context manager: leaving it ends the engine and what is still under way.
     """
 
@@ -62,6 +69,7 @@ class Pipeline:
         model: str = "gemma3-tiny",
         strategy: str | Strategy = "msgpack",
         *,
+        transport: str | None = None,
         insecure_pickle: bool = False,
         device: str | torch.device = "auto",
         max_inflight_nbytes: int = 1 << 30,
@@ -71,7 +79,7 @@ class Pipeline:
     ) -> None:
         from mmlab.strategies import resolve  # below this module in the order of imports
 
-        self.strategy = resolve(strategy)
+        self.strategy = with_transport(resolve(strategy), transport)
         self.model = model
         config = engine_config(
             model,

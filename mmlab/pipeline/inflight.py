@@ -161,10 +161,14 @@ class Pending:
 
 
 class InFlight:
-    """Request id -> `Pending`. Whoever takes an entry out, and nobody else, ends its future."""
+    """Request id -> `Pending`. Whoever takes an entry out, and nobody else, ends its future.
 
-    def __init__(self, budget: ByteBudget) -> None:
+    `ended` is told each id that is taken out.
+    """
+
+    def __init__(self, budget: ByteBudget, ended: Callable[[int], None] | None = None) -> None:
         self.budget = budget
+        self._ended = ended
         self._lock = threading.Lock()
         self._pending: dict[int, Pending] = {}
         self._error: Callable[[], Exception] | None = None
@@ -185,6 +189,8 @@ class InFlight:
             pending = self._pending.pop(request_id, None)
             if pending is not None:
                 self.budget.release(pending.nbytes, abandoned=pending.cancelled)
+        if pending is not None and self._ended is not None:
+            self._ended(request_id)
         return pending
 
     def cancel(self, request_id: int) -> bool:

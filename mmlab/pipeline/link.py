@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -25,6 +25,7 @@ from mmlab.pipeline.lending import Lender
 from mmlab.pipeline.messages import (
     ARENA,
     COUNTER_BITS,
+    TORCH_SHM,
     EngineConfig,
     Kind,
     Ready,
@@ -35,10 +36,13 @@ from mmlab.pipeline.messages import (
 from mmlab.pipeline.process import EngineProcess
 from mmlab.pipeline.replies import Replies
 from mmlab.pipeline.serializers import make_serializer
-from mmlab.transports import Buffer, open_transport
+from mmlab.transports import Buffer, open_transport, pieces
 from mmlab.transports.base import RequestSender
 from mmlab.transports.limits import require_descriptors
 from mmlab.wire import Encoder
+
+if TYPE_CHECKING:
+    from mmlab.bench.peers.torch_shm import Sharer
 
 PIPELINE_DESCRIPTORS = 24  # of a frontend while it starts: 19, and some for its replies
 GREETING_S = 0.02  # how often a greeting is repeated until the engine answers it
@@ -78,11 +82,12 @@ class Link:
         self._replies: Replies | None = None
         most = config.max_nbytes if welcome is None else welcome.config.max_nbytes
         self.budget = ByteBudget(config.max_nbytes, most)
-        self.inflight = InFlight(self.budget)
+        self.inflight = InFlight(self.budget, self._request_ended)
         require_descriptors(PIPELINE_DESCRIPTORS, "a pipeline")
         self._transport = open_transport(config.transport)
         self._directory: PrivateDirectory | None = None
         self._lender: Lender | None = None
+        self._sharer: Sharer | None = None
         try:
             if config.transport == ARENA:
                 self._lender = Lender(config.max_nbytes)
@@ -96,6 +101,11 @@ class Link:
             if welcome is None:
                 self._directory = PrivateDirectory()
                 config = msgspec.structs.replace(config, directory=str(self._directory.path))
+                if config.transport == TORCH_SHM:
+                    from mmlab.bench.peers.torch_shm import Sharer
+
+                    self._sharer = Sharer(self._directory.path)
+                    config = msgspec.structs.replace(config, authkey=self._sharer.authkey)
                 self.process = EngineProcess(config, self._engine_ended, fd)
             else:
                 self.process = AttachedEngine(
@@ -110,7 +120,9 @@ class Link:
     def connect(self, decode_text: Callable[[Sequence[int]], str]) -> Ready:
         """Wait for the engine and greet it; EngineError if it is not ready in time."""
         ready = self.process.wait_ready(max(0.0, self._deadline - time.monotonic()))
-        sender = self._transport.connect_requests(ready.requests_endpoint)
+        sender: RequestSender = self._transport.connect_requests(ready.requests_endpoint)
+        if pieces.wanted(self._transport.name, ready.malloc_tuned):
+            sender = pieces.PieceSender(sender)
         receiver = self._transport.connect_replies(ready.replies_endpoint, frontend_of(self._me))
         # A reply to a frontend that the engine's socket has not met yet would be lost: the greeting
         # is repeated until its answer shows that both ways stand.
@@ -164,6 +176,7 @@ class Link:
             self.inflight.add(request_id, pending)
         except BaseException as error:
             self.budget.release(nbytes)
+            self._request_ended(request_id)
             if lease is not None:
                 lease.release()
             if isinstance(error, TransportError):
@@ -184,10 +197,16 @@ class Link:
     def _dumps(
         self, request: Request, request_id: int, nbytes: int, deadline: float | None
     ) -> tuple[list[Buffer], Lease | None]:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if self._sharer is not None:
+            return self._sharer.dumps(request, request_id, nbytes, left), None
         if self._lender is None:
             return self._serializer.dumps(request, request_id), None
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
         return self._lender.dumps(request, request_id, nbytes, left)
+
+    def _request_ended(self, request_id: int) -> None:
+        if self._sharer is not None:
+            self._sharer.release(request_id)
 
     def _abort(self, request_id: int) -> bool:
         """The caller has cancelled; True if the request was still under way."""
@@ -212,6 +231,7 @@ class Link:
             "unexpected_replies": 0 if replies is None else replies.unexpected,
             "engine_rejected": 0 if replies is None else replies.rejected,
             **({} if self._lender is None else self._lender.stats()),
+            **({} if self._sharer is None else self._sharer.stats()),
         }
 
     def _engine_ended(self, error: EngineError) -> None:
@@ -225,6 +245,8 @@ class Link:
         self.budget.close(error)
         if self._lender is not None:
             self._lender.close()  # before any callback of a future: it may wait for room there
+        if self._sharer is not None:
+            self._sharer.close()
         self.inflight.fail_all(error)
 
     def close(self) -> None:
@@ -262,6 +284,8 @@ class Link:
         try:
             if self._lender is not None:
                 self._lender.close()
+            if self._sharer is not None:
+                self._sharer.close()
             self._transport.close()
         finally:
             if self._directory is not None:

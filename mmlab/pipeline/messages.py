@@ -21,6 +21,7 @@ from mmlab.wire import read_envelope
 PROTOCOL = 1  # of all that frontends and engines say to each other; raised when that changes
 ECHO = "echo"  # the name of no model: the engine answers with the checksum of what arrived
 ARENA = "arena"  # the transport whose payload lies in memory of the frontend's
+TORCH_SHM = "torch-shm"  # the one whose payload lies in memory of torch's, made for each request
 COUNTER_BITS = 40  # of a request id; the 24 bits above name the frontend
 OWNER = 1  # number of the frontend that owns the engine
 LAST_NUMBER = (1 << 24) - 1  # of a frontend
@@ -132,6 +133,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, tag="config"):
     max_nbytes: int  # payload bytes in flight, of all requests together
     max_batch_items: int
     max_batch_nbytes: int
+    tune_malloc: bool = True  # tell glibc to keep freed memory
+    authkey: bytes = b""  # of torch-shm: what both sides know, and nobody else
     strategy: Strategy | None = None  # for frontends that attach; the engine needs only its parts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -11,10 +12,11 @@ import torch
 
 from mmlab.errors import TransportError, UsageError, unknown
 from mmlab.pipeline.arguments import INT64, switch, whole
-from mmlab.pipeline.messages import ARENA, ECHO, EngineConfig, Welcome
-from mmlab.pipeline.serializers import check_serializer
+from mmlab.pipeline.messages import ARENA, ECHO, TORCH_SHM, EngineConfig, Welcome
+from mmlab.pipeline.serializers import INSECURE, check_serializer
 from mmlab.staging import MODES, resolve_device
 from mmlab.staging.device import cuda_problem
+from mmlab.transports import INSECURE as INSECURE_TRANSPORTS
 from mmlab.transports import REGISTRY as TRANSPORTS
 
 if TYPE_CHECKING:
@@ -25,6 +27,18 @@ MAX_INFLIGHT_NBYTES = 1 << 60  # with what is added for headers, ZeroMQ's 64 bit
 MAX_THREADS = 1024
 MAX_BATCH_ITEMS = 64
 MAX_BATCH_NBYTES = 512 << 20  # of received frames; one request alone may have more
+TUNE_MALLOC = "MMLAB_TUNE_MALLOC"  # "0" in the environment: as where there is no mallopt
+MSGPACK_ONLY = {ARENA: "the arena", TORCH_SHM: "torch-shm"}  # memory for what lies out of band
+
+
+def with_transport(strategy: Strategy, transport: str | None) -> Strategy:
+    """The strategy over another transport; None: over its own. UsageError for an unknown name."""
+    if transport is None:
+        return strategy
+    if not isinstance(transport, str) or transport not in TRANSPORTS:
+        raise unknown("transport", transport, TRANSPORTS)
+    insecure = transport in INSECURE_TRANSPORTS or strategy.serializer in INSECURE
+    return dataclasses.replace(strategy, transport=transport, insecure=insecure)
 
 
 def engine_config(
@@ -76,6 +90,7 @@ def engine_config(
         max_nbytes=max_inflight_nbytes,
         max_batch_items=MAX_BATCH_ITEMS,
         max_batch_nbytes=MAX_BATCH_NBYTES,
+        tune_malloc=os.environ.get(TUNE_MALLOC) != "0",
         strategy=strategy,
     )
 
@@ -85,6 +100,11 @@ def attached_config(
 ) -> EngineConfig:
     """The settings of a frontend that attaches: the engine's, with a budget of its own."""
     config = welcome.config
+    if config.transport == TORCH_SHM:
+        raise UsageError(
+            "transport 'torch-shm' has one frontend, the one that started the engine; to attach "
+            "more, start it with another transport"
+        )
     switch("insecure_pickle", insecure_pickle)
     max_inflight_nbytes = whole("max_inflight_nbytes", max_inflight_nbytes, 1, MAX_INFLIGHT_NBYTES)
     check_serializer(
@@ -108,9 +128,15 @@ def _check_strategy(strategy: Strategy, insecure_pickle: bool) -> None:
         raise UsageError(f"{where}: payload is {strategy.payload!r}, the processor makes 'float32'")
     if strategy.reduce != "deferred":
         raise UsageError(f"{where}: reduce is {strategy.reduce!r}, the pipeline does 'deferred'")
-    if strategy.transport == ARENA and strategy.serializer != "msgpack":
+    only = MSGPACK_ONLY.get(strategy.transport)
+    if only is not None and strategy.serializer != "msgpack":
         raise UsageError(
-            f"{where}: serializer is {strategy.serializer!r}, the arena goes with 'msgpack'"
+            f"{where}: serializer is {strategy.serializer!r}, {only} goes with 'msgpack'"
+        )
+    if strategy.transport in INSECURE_TRANSPORTS and not insecure_pickle:
+        raise UsageError(
+            f"transport {strategy.transport!r} runs code that arrives in a message: it starts only "
+            "with insecure_pickle=True"
         )
     check_serializer(
         strategy.serializer,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from mmlab.errors import unknown
 from mmlab.transports.arena import arena
 from mmlab.transports.base import Buffer, Message, Sent, Transport
+from mmlab.transports.torch_shm import torch_shm
 from mmlab.transports.zmq import inproc, ipc, tcp
 
 REGISTRY: dict[str, Callable[[], Transport]] = {
@@ -14,7 +15,9 @@ REGISTRY: dict[str, Callable[[], Transport]] = {
     "ipc": ipc,
     "tcp": tcp,
     "arena": arena,
+    "torch-shm": torch_shm,
 }
+INSECURE = frozenset({"torch-shm"})  # the engine unpickles what comes this way
 
 
 def open_transport(name: str) -> Transport:
@@ -26,4 +29,4 @@ def open_transport(name: str) -> Transport:
     return factory()
 
 
-__all__ = ["REGISTRY", "Buffer", "Message", "Sent", "Transport", "open_transport"]
+__all__ = ["INSECURE", "REGISTRY", "Buffer", "Message", "Sent", "Transport", "open_transport"]

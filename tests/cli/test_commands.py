@@ -31,7 +31,9 @@ def test_help_teaches_what_the_main_job_does(capsys: pytest.CaptureFixture[str])
 
 def test_strategies_are_listed_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["strategies"]) == 0
-    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    table, _, foot = capsys.readouterr().out.partition("\n\n")
+    names = [line.split()[0] for line in table.splitlines()[2:]]
+    assert "inproc, ipc, tcp, arena, torch-shm" in foot
     assert main(["strategies", "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)
     assert [entry["name"] for entry in entries] == names

@@ -139,3 +139,10 @@ def test_sizes_as_people_type_them(text: str, nbytes: int) -> None:
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(UsageError, match="wanted a number with B"):
         parse_nbytes(text)
+
+
+def test_a_strategy_for_those_who_name_it_is_not_among_the_defaults() -> None:
+    few = ("pickle", "msgpack-inline", "msgpack", "arena")
+    assert validate.default_strategies("cpu") == validate.parse_strategies("all", "cpu") == few
+    assert validate.parse_strategies("torch-shm,msgpack", "cpu") == ("torch-shm", "msgpack")
+    validate.check_strategies(("torch-shm",), "cpu")
