@@ -108,7 +108,7 @@ def serve(
             before_reply = None
             mapped = 0
             if arena is not None:
-                receiver = borrowed = ArenaReceiver(receiver, number_of)
+                receiver = borrowed = ArenaReceiver(receiver, number_of, batcher.pin)
                 mapped = borrowed.join(OWNER, arena, returning(replies, OWNER))
                 os.close(arena)
                 before_reply = borrowed.settle

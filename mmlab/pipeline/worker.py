@@ -126,6 +126,7 @@ class Worker:
         found = shares(staged.batches, pairs, owners)
         timings, pinned = staged.timings, staged.pinned  # waits until every copy has arrived
         staged.release()
+        self._batcher.settle()  # what the copies have read, an arena's leases among it, goes back
         for work, work.shares in zip(batch, found, strict=False):
             work.pinned = pinned
             work.timings.update(timings)

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Self
 
+import numpy as np
 import torch
 
 from mmlab.errors import BatchError, UsageError, unknown
@@ -26,7 +28,7 @@ from mmlab.reducers import group
 from mmlab.staging.copying import memory_of, start_copies
 from mmlab.staging.device import Device, Event, Stream, resolve_device
 from mmlab.staging.layout import Layout
-from mmlab.staging.memory import Buffer, FreshMemory, StagingMemory
+from mmlab.staging.memory import Buffer, FreshMemory, PinningWarning, StagingMemory
 from mmlab.staging.pool import PinnedPool, PoolStats
 from mmlab.staging.prefetch import prefetch
 from mmlab.staging.staged import Staged, StagedBatch, Transfer
@@ -90,6 +92,26 @@ class PinnedBatcher:
     @property
     def device(self) -> torch.device:
         return self._device.torch_device
+
+    @property
+    def pin(self) -> Callable[[np.ndarray], None] | None:
+        """Pins whole pages of others (an arena's) for as long as their array lives, or warns once;
+        None unless the mode is `direct` and copies to a device."""
+        if self.mode != "direct" or self._device.is_host:
+            return None
+        return self._pin
+
+    def _pin(self, memory: np.ndarray) -> None:
+        try:
+            self._device.register(memory)
+        except (RuntimeError, OSError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            warnings.warn(
+                f"{memory.nbytes} B could not be pinned, copies from there to the device go by "
+                f"staging memory: {reason}",
+                PinningWarning,
+                stacklevel=2,
+            )
 
     def stage(self, pairs: Iterable[tuple[str, Entry]]) -> Staged:
         """Batch the items of `pairs` ([(modality, item), ...]) and start their way to the device.

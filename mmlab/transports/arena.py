@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import numpy as np
+
 from mmlab.arena import ArenaReader, Descriptor, Returned, unpack
 from mmlab.arena.ledger import MAX_LEASES
 from mmlab.arena.memfd import Fd, check_platform
@@ -28,6 +30,7 @@ MOST: Final = 4096  # leases that are given back in one message
 RETRY_S: Final = 0.1  # until what could not be sent is tried again
 
 GiveBack = Callable[[Sequence[Returned]], bool]  # False: not now
+Pin = Callable[[np.ndarray], None]
 NumberOf = Callable[[memoryview], int | None]  # frame 0 -> its frontend's; None: unreadable
 
 
@@ -81,9 +84,9 @@ class Ended:
 class Borrowed:
     """One frontend's arena, and the way back of its leases."""
 
-    def __init__(self, fd: int, alarm: Alarm, give_back: GiveBack) -> None:
+    def __init__(self, fd: int, alarm: Alarm, give_back: GiveBack, pin: Pin | None) -> None:
         self.ended = Ended(alarm)
-        self.reader = ArenaReader(fd, self.ended.put)
+        self.reader = ArenaReader(fd, self.ended.put, writable=pin is not None, pin=pin)
         self._give_back = give_back
         self._giving = threading.Lock()
         self._not_before = 0.0  # who takes nothing is not asked again for every other's reply
@@ -112,10 +115,15 @@ class ArenaReceiver:
     """A `RequestReceiver` whose messages have their payload in the arenas of their senders.
 
     A descriptor that is none of its sender's arena, or not any more, is the message's `error`.
+    `pin` gets the memory of every arena, as that of `ArenaReader` does: it is mapped read-write
+    then, as CUDA registers memory.
     """
 
-    def __init__(self, receiver: RequestReceiver, number_of: NumberOf) -> None:
+    def __init__(
+        self, receiver: RequestReceiver, number_of: NumberOf, pin: Pin | None = None
+    ) -> None:
         self._receiver = receiver
+        self._pin = pin
         self._number_of = number_of
         self._alarm = Alarm()
         self._borrowed: dict[int, Borrowed] = {}  # replaced, never changed: threads iterate over it
@@ -132,7 +140,7 @@ class ArenaReceiver:
         Its size. `give_back` is called by the receiving thread and by `settle`. TransportError for
         what is no arena.
         """
-        borrowed = Borrowed(fd, self._alarm, give_back)
+        borrowed = Borrowed(fd, self._alarm, give_back, self._pin)
         with self._changing:
             self._borrowed = {**self._borrowed, frontend: borrowed}
         return borrowed.reader.size

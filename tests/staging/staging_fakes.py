@@ -149,6 +149,7 @@ class FakeDevice:
 
     fail_pin: int | None = None
     fail_copy: int | None = None
+    fail_register: bool = False
     pin_problem: str | None = None
     is_host: bool = False
     torch_device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -189,6 +190,8 @@ class FakeDevice:
         return None
 
     def register(self, memory: np.ndarray) -> None:
+        if self.fail_register:
+            raise RuntimeError("out of locked memory\nwith a long explanation")
         address = int(memory.ctypes.data)
         self.live[address] = memory.nbytes
         self.pinned.add(address)

@@ -12,7 +12,7 @@ from staging_fakes import FakeDevice
 
 import mmlab
 from mmlab.arena import ArenaReader, ArenaSink, Returned
-from mmlab.staging import PinnedBatcher, PinnedPool, Staged
+from mmlab.staging import PinnedBatcher, PinnedPool, PinningWarning, Staged
 from mmlab.wire import Decoder, Encoder
 
 KIB = 1024
@@ -197,3 +197,23 @@ def test_on_a_cpu_it_writes_a_batch_of_two_requests_once() -> None:
         whole = batcher.stage(request(values[0], mmlab.batched("image")))  # type: ignore[arg-type]
         assert whole.copies == 0
         assert result(whole).data_ptr() == values[0].data_ptr()
+
+
+def test_the_batcher_pins_for_its_device_alone_and_a_refusal_is_one_warning() -> None:
+    with PinnedBatcher("cpu", mode="direct") as batcher:
+        assert batcher.pin is None
+    with PinnedBatcher(FakeDevice(), mode="pool") as batcher:
+        assert batcher.pin is None
+    device = FakeDevice()
+    with mmlab.Arena.create(1 << 16) as arena, PinnedBatcher(device, mode="direct") as batcher:
+        with ArenaReader(arena.fileno(), lambda end: None, pin=batcher.pin) as reader:
+            assert reader.address in device.pinned
+        del reader
+        gc.collect()
+        assert not device.pinned
+        device.fail_register = True
+        with (
+            pytest.warns(PinningWarning, match="65536 B could not be pinned.*out of locked memory"),
+            ArenaReader(arena.fileno(), lambda end: None, pin=batcher.pin) as reader,
+        ):
+            assert reader.size == 1 << 16
