@@ -22,7 +22,18 @@ from mmlab.pipeline import Pipeline, peer
 from mmlab.pipeline.control import ControlSocket
 from mmlab.pipeline.guests import MAX_FRONTENDS, Guests
 from mmlab.pipeline.joining import MAX_VISITORS, Door
-from mmlab.pipeline.messages import Control, Failed, Join, Joined, Ready, Stop, Welcome
+from mmlab.pipeline.messages import (
+    COUNTER_BITS,
+    Control,
+    Failed,
+    Join,
+    Joined,
+    Kind,
+    Ready,
+    Stop,
+    Welcome,
+)
+from mmlab.wire import Encoder
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +120,16 @@ def test_as_many_as_the_bound_says_come_in_and_the_next_is_told(pipe: Pipeline) 
 def test_who_speaks_out_of_turn_is_let_go(pipe: Pipeline) -> None:
     with Arena(MIB) as arena, visitor(pipe.address) as (_, control):
         number = joined(control, arena).number
+        hello = Encoder().encode(None, kind=Kind.HELLO, request_id=number << COUNTER_BITS)
+        sender = pipe._link._sender
+        assert sender is not None
+        sender.send(hello)
         control.send(Stop())
         assert control.receive() is None
         assert wait_for(lambda: f"frontend {number} has left" in pipe.engine_output)
+        assert f"frontend {number} is not attached" not in pipe.engine_output
+        sender.send(hello)
+        assert wait_for(lambda: f"frontend {number} is not attached" in pipe.engine_output)
 
 
 def test_a_crowd_that_says_nothing_keeps_nobody_out(pipe: Pipeline) -> None:
