@@ -37,31 +37,23 @@ from mmlab.wire import Encoder
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Pipeline]:
+def shared() -> Iterator[tuple[Pipeline, int]]:
+    """With the number of descriptors that its engine has for its owner alone."""
     with Pipeline(
         model="echo", strategy="arena", max_inflight_nbytes=4 * MIB, engine_threads=1
     ) as pipeline:
-        yield pipeline
+        assert pipeline.submit_items(some_items(100_000)).result(5)
+        yield pipeline, descriptors(pipeline.engine_pid)
 
 
 @pytest.fixture
-def pipe(shared: Pipeline) -> Iterator[Pipeline]:
-    """Afterwards its engine has the descriptors that it had before, and lets others in."""
-    with attach(shared, MIB):
-        pass
-    assert wait_for(lambda: descriptors(shared.engine_pid) == shared_descriptors(shared))
-    yield shared
-    assert wait_for(lambda: descriptors(shared.engine_pid) == shared_descriptors(shared))
-    with attach(shared, MIB) as other:
+def pipe(shared: tuple[Pipeline, int]) -> Iterator[Pipeline]:
+    """Afterwards its engine lets others in, and has the descriptors that it had before."""
+    pipeline, before = shared
+    yield pipeline
+    with attach(pipeline, MIB) as other:
         assert other.submit_items(some_items(100_000)).result(5)
-
-
-_before: dict[int, int] = {}
-
-
-def shared_descriptors(pipe: Pipeline) -> int:
-    """Of its engine when nobody else was attached."""
-    return _before.setdefault(pipe.engine_pid, descriptors(pipe.engine_pid))
+    assert wait_for(lambda: descriptors(pipeline.engine_pid) == before)
 
 
 WRONG: dict[str, tuple[Callable[[], Control | bytes], int, str]] = {
