@@ -24,7 +24,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fuzz format bench peer notebooks lab clean distclean stale
+.PHONY: help setup run test check fuzz format bench kills peer notebooks lab clean distclean stale
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -52,6 +52,10 @@ format: $(STAMP) ## let ruff format the code and mend what it can
 
 bench: $(STAMP) ## the main job at full size (long; ARGS= for mmlab run)
 	$(BIN)/mmlab run --full $(ARGS)
+
+kills: $(STAMP) ## SIGKILL at every stage, 20 times each, some with a model (50 minutes; ARGS= for mmlab bench kills)
+	$(BIN)/mmlab bench kills --out runs/kills $(ARGS)
+	$(BIN)/mmlab bench kills --model gemma3-tiny --repeats 2 --out runs/kills/gemma3-tiny $(ARGS)
 
 peer: $(PEER)/.installed ## vLLM in .venv-peer, which shares .venv's packages: for `mmlab bench wire --peer vllm`
 

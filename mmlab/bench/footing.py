@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+ROUNDS = "medians of interleaved rounds, 95 % intervals"
 
-def footing(head: Mapping[str, object], library: str) -> str:
+
+def footing(head: Mapping[str, object], library: str, how: str = ROUNDS) -> str:
     """From {"peer": ..., "environment": ...}; `library`: the one that matters besides torch."""
     found = head.get("environment")
     if not isinstance(found, dict):
@@ -15,6 +17,6 @@ def footing(head: Mapping[str, object], library: str) -> str:
         *(f"{name} {found[name]}" for name in ("torch", library, "mmlab")),
         *([str(head["peer"])] if head.get("peer") else []),
         f"{found['time'][:10]}",
-        "medians of interleaved rounds, 95 % intervals",
+        how,
     ]
     return " · ".join(parts)

@@ -143,3 +143,57 @@ def transfer(
         out=out,
         as_json=as_json,
     )
+
+
+@app.command("kills")
+def kills(
+    repeats: Annotated[int, typer.Option(min=1, help="Trials of each stage and victim.")] = 20,
+    seed: Annotated[
+        int, typer.Option(help="Of the first trial; each further one has the next.")
+    ] = 0,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="arena, msgpack or msgpack-tcp.", show_default="drawn by seed"
+        ),
+    ] = None,
+    model: Annotated[str, typer.Option(metavar="NAME", help="echo or gemma3-tiny.")] = "echo",
+    stages: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="before-send, mid-send, queued, in-reduce, in-model.",
+            show_default="all",
+        ),
+    ] = None,
+    victims: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,NAME", help="frontend, engine, both.", show_default="all"),
+    ] = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Who notices a SIGKILL, how soon, and what is left behind?
+
+    Every trial kills the frontend, the engine or both of a pipeline of its own, with requests under
+    way, at one stage of a request. Exit code 1 where a limit was broken or anything was left: the
+    trial is named with the options that run it alone. All 300 take three quarters of an hour.
+
+    Examples:
+
+        mmlab bench kills --repeats 1
+
+        mmlab bench kills --stages mid-send --victims engine --seed 17 --repeats 1
+    """
+    from mmlab.cli import kills as body
+
+    body.kills(
+        repeats=repeats,
+        seed=seed,
+        strategy=strategy,
+        model=model,
+        stages=stages,
+        victims=victims,
+        out=out,
+        as_json=as_json,
+    )

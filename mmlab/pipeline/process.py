@@ -26,7 +26,11 @@ from mmlab.pipeline.control import ControlSocket
 from mmlab.pipeline.messages import OWNER, Control, EngineConfig, Failed, Ready, Stop
 from mmlab.transports.limits import is_descriptor_limit
 
-ENGINE_ARGS = ("-P", "-m", "mmlab.pipeline.child")  # -P: nothing from the working directory
+ENGINE_ARGS: tuple[str, ...] = (
+    "-P",
+    "-m",
+    "mmlab.pipeline.child",
+)  # -P: nothing from the working directory
 TAIL_NBYTES = 8 * 1024  # how much of the engine's output is kept
 STOP_S, TERM_S, KILL_S = 1.5, 1.0, 5.0  # waits after asking, SIGTERM and SIGKILL
 
