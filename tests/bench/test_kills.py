@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -114,6 +115,18 @@ def test_what_is_left_is_seen(
     process.kill()
     process.wait()
     assert traces.leaks(mark, before, arena, set()) == []
+
+
+def test_what_others_have_in_shared_memory_is_no_leak(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the socket directory of another program that has no room in its temporary one."""
+    monkeypatch.setattr(traces, "SETTLE_S", 0.1)
+    before = traces.shm_names()
+    with tempfile.TemporaryDirectory(prefix="kills-test-", dir=traces.SHM) as folder:
+        with (Path(folder) / "owner").open("w"):
+            assert traces.leaks(tmp_path, before, None, set()) == []
+        assert traces.leaks(tmp_path, before, None, set()) == [folder]
 
 
 def result(one: Trial, **changes: object) -> Row:

@@ -94,18 +94,19 @@ def left_in(mark: Path) -> list[str]:
 
 
 def _held_by_others(path: Path, mark: Path) -> bool:
-    """Whether a process that is none of the trial's has the name mapped or open, or it is gone."""
-    if not path.exists():
-        return True
+    """Whether a process that is none of the trial's maps or opens it, or something in it."""
     ours = set(processes_of(mark))
     for folder in _processes():
         if int(folder.name) in ours:
             continue
         if os.fsencode(path) in (_read(folder / "maps") or b""):
             return True
-        if str(path) in descriptors(int(folder.name)).values():
+        if any(
+            target == str(path) or target.startswith(f"{path}/")
+            for target in descriptors(int(folder.name)).values()
+        ):
             return True
-    return False
+    return not path.exists()  # asked last: who held it may have ended meanwhile
 
 
 def _processes() -> Iterator[Path]:
