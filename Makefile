@@ -53,7 +53,7 @@ format: $(STAMP) ## let ruff format the code and mend what it can
 bench: $(STAMP) ## the main job at full size (long; ARGS= for mmlab run)
 	$(BIN)/mmlab run --full $(ARGS)
 
-kills: $(STAMP) ## SIGKILL at every stage, 20 times each, some with a model (50 minutes; ARGS= for mmlab bench kills)
+kills: $(STAMP) ## SIGKILL at every stage, 20 times each, some with a model (an hour or more; ARGS= for mmlab bench kills)
 	$(BIN)/mmlab bench kills --out runs/kills $(ARGS)
 	$(BIN)/mmlab bench kills --model gemma3-tiny --repeats 2 --out runs/kills/gemma3-tiny $(ARGS)
 

@@ -44,7 +44,11 @@ STAGES: Final = {
 
 @dataclass(frozen=True)
 class Victim:
-    """Which roles are killed; all others have to survive, and to say so or to leave in order."""
+    """Which roles are killed; all others have to survive, and to say so or to leave in order.
+
+    A further role, such as another frontend of the same engine, is one more process in the trial's
+    `play`, with its reaction and its limit; the rest goes by these names.
+    """
 
     roles: tuple[str, ...]
     watched: tuple[str, ...]  # whose reaction is measured against `DETECT_S`
