@@ -19,7 +19,7 @@ import msgspec
 from mmlab.bench.kills.plan import Trial
 from mmlab.errors import MMLabError
 
-PATIENCE_S = 60.0  # for a step of a trial, a start of two interpreters among them
+PATIENCE_S = 120.0  # for a step of a trial, a start of two interpreters among them
 _MOST = 1 << 17
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 

@@ -18,7 +18,7 @@ from mmlab.strategies import Strategy, resolve
 
 FRONTEND, ENGINE = "frontend", "engine"  # roles; who is killed, and who may survive
 DETECT_S: Final = {FRONTEND: 2.0, ENGINE: 5.0}  # from the kill: errors on all futures; its exit
-RESTART_S: Final = 30.0  # one that has not answered by then counts as hanging
+RESTART_S: Final = 60.0  # one that has not answered by then counts as hanging
 MODELS: Final = ("echo", "gemma3-tiny")
 PREFILL_TOKENS: Final = 12_000  # of gemma3-tiny: 10 s on one core
 PREFILL_S: Final = 10.0  # that the stand-in of a prefill computes, for echo
