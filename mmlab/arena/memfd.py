@@ -8,6 +8,7 @@ taken and touched before the arena is used (a first touch costs five times the c
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -157,10 +158,14 @@ def _check_free(nbytes: int, left: int, available: Callable[[], int]) -> None:
 
 
 def _touch(mapping: mmap.mmap) -> None:
-    """Map every page now: it is there already, so this cannot run out of memory."""
-    try:
-        mapping.madvise(MADV_POPULATE_WRITE)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        np.frombuffer(mapping, np.uint8)[:: mmap.PAGESIZE] = 0  # an older kernel
+    """Map every page now: it is there already, so this cannot run out of memory.
+
+    Not by `mmap.madvise`, which keeps the interpreter's lock: other threads go on submitting.
+    """
+    whole = np.frombuffer(mapping, np.uint8)
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    if madvise(whole.ctypes.data, whole.nbytes, MADV_POPULATE_WRITE):
+        if (number := ctypes.get_errno()) != errno.EINVAL:
+            raise OSError(number, os.strerror(number))
+        whole[:: mmap.PAGESIZE] = 0  # an older kernel
