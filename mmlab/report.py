@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mmlab.bench import summary
+from mmlab.bench import checks, summary
 from mmlab.measure.clocks import seconds_text
 from mmlab.plots import rows as r
 
@@ -120,9 +120,11 @@ def _largest(rows: r.Rows) -> tuple[list[r.Row], str, float]:
 def delivered(rows: Sequence[r.Row]) -> str:
     """Whether all strategies delivered the same, counted in the rows themselves."""
     seen: dict[tuple[str, ...], set[tuple[str, str]]] = {}
+    payloads: dict[str, set[str]] = {}
     for row in rows:
-        key = tuple(r.text(row, name) for name in ("repeat", "request", "seed", "case"))
+        key = tuple(r.text(row, name) for name in ("payload", "repeat", "request", "seed", "case"))
         seen.setdefault(key, set()).add((r.text(row, "checksum"), r.text(row, "token_ids")))
+        payloads.setdefault(key[0], set()).add(r.text(row, "strategy"))
     apart = sum(len(found) > 1 for found in seen.values())
     if apart:
         return (
@@ -135,6 +137,11 @@ def delivered(rows: Sequence[r.Row]) -> str:
     same = "bytes and tokens were" if answers else "bytes were"
     number = len(r.strategies(rows))
     compared = f"Their {same} the same with all {number} strategies."
+    if len(payloads) > 1:
+        of_each = ", ".join(f"{len(names)} of {p}" for p, names in sorted(payloads.items()))
+        compared = f"Their {same} the same with all strategies of one payload ({of_each})."
+        for payload, (differ, both) in sorted(checks.other_tokens(rows).items()):
+            compared += f" As {payload}, {differ} of {both} got another answer than as float32."
     return (
         f"**Delivered**: {len(seen)} requests arrived as {len(batches)} different batches. {said} "
         + (compared if number > 1 else "With one strategy there is nothing to compare them with.")

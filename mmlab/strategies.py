@@ -6,10 +6,13 @@ so a new strategy is one more line in the table as long as its parts exist.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from mmlab.errors import unknown
+
+# What the processor's pixel values are sent as; uint8 is rescaled and normalized by the engine.
+Payload: TypeAlias = Literal["float32", "bfloat16", "uint8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +22,15 @@ class Strategy:
     `copies` says how often the CPU moves each payload byte on that way, user space and kernel (two
     a socket) together: "2 to 3" is 2 where a request is a batch of its own and 3 where several
     requests are stacked into one batch. (pickle: storage, pickle, socket, unpickled bytes, storage,
-    stack; what a driver does with pageable memory is not counted.) `needs_gpu`: pointless without
+    stack; what a driver does with pageable memory is not counted.) In the arena the processor's
+    last step writes where the engine reads, so that nothing moves a byte; items that were made
+    elsewhere (`submit_items`) are copied there. `needs_gpu`: pointless without
     one, so refused there. `insecure`: unpickles what arrives; needs `insecure_pickle=True`.
     `by_default`: `mmlab run` takes it without being asked for it by name.
     """
 
     name: str
-    payload: Literal["float32", "bfloat16", "uint8"]
+    payload: Payload
     serializer: str
     transport: str
     reduce: Literal["eager", "deferred"]
@@ -36,6 +41,8 @@ class Strategy:
     insecure: bool = False
     by_default: bool = True
 
+
+_IN_PLACE = "0 to 1 (made elsewhere: 1 to 2)"
 
 _ALL = (
     Strategy(
@@ -100,7 +107,18 @@ _ALL = (
         reduce="deferred",
         staging="pageable",
         stands_for="one copy into shared memory, views of it on the other side",
-        copies="1 to 2",
+        copies=_IN_PLACE,
+    ),
+    Strategy(
+        name="arena-uint8",
+        payload="uint8",
+        serializer="msgpack",
+        transport="arena",
+        reduce="deferred",
+        staging="pageable",
+        stands_for="+ uint8 payload, a quarter of the bytes, normalized on the device",
+        copies=_IN_PLACE,
+        by_default=False,
     ),
 )
 
@@ -112,11 +130,16 @@ def strategies() -> dict[str, Strategy]:
     return dict(REGISTRY)
 
 
-def resolve(name: str | Strategy) -> Strategy:
-    """The strategy of that name; a Strategy is taken as it is. UsageError for an unknown name."""
+def resolve(name: str | Strategy, payload: Payload | None = None) -> Strategy:
+    """The strategy of that name; a Strategy is taken as it is. UsageError for an unknown name.
+
+    With `payload` the same way with another payload.
+    """
     if isinstance(name, Strategy):
-        return name
-    try:
-        return REGISTRY[name]
-    except (KeyError, TypeError):
-        raise unknown("strategy", name, REGISTRY) from None
+        found = name
+    else:
+        try:
+            found = REGISTRY[name]
+        except (KeyError, TypeError):
+            raise unknown("strategy", name, REGISTRY) from None
+    return found if payload is None else replace(found, payload=payload)

@@ -16,7 +16,8 @@ from mmlab.transports import REGISTRY as TRANSPORTS
 
 def test_the_order_of_tables_and_plots_is_fixed() -> None:
     assert list(strategies()) == [
-        *("pickle", "msgpack-inline", "msgpack", "msgpack-pinned", "torch-shm", "arena")
+        *("pickle", "msgpack-inline", "msgpack", "msgpack-pinned", "torch-shm", "arena"),
+        "arena-uint8",
     ]
 
 
@@ -42,6 +43,16 @@ def test_an_unknown_strategy_is_named_with_the_known_ones() -> None:
 def test_a_strategy_of_ones_own_is_taken_as_it_is() -> None:
     own = dataclasses.replace(resolve("msgpack"), name="own", transport="tcp")
     assert resolve(own) is own
+
+
+def test_any_way_can_have_another_payload_and_nothing_else_changes() -> None:
+    for name, strategy in strategies().items():
+        assert resolve(name, "uint8") == dataclasses.replace(strategy, payload="uint8")
+        assert resolve(name).payload == ("uint8" if name == "arena-uint8" else "float32")
+    assert (
+        dataclasses.replace(resolve("arena"), payload="uint8").copies
+        == "0 to 1 (made elsewhere: 1 to 2)"
+    )
 
 
 def test_the_table_cannot_be_changed_through_what_is_handed_out() -> None:

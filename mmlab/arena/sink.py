@@ -38,6 +38,7 @@ class ArenaSink:
         self.frames: list[Buffer] = []
         self.lease: Lease | None = reservation  # to be released once the message is sent
         self.descriptor: Descriptor | None = None
+        self.copied_nbytes = 0  # what did not lie in the arena already
         self._arena = arena
         self._timeout = timeout
 
@@ -92,6 +93,7 @@ class ArenaSink:
         most: int,
     ) -> list[tuple[int, int]]:
         """Copy pieces into the lease's own extents and note their places: what is used of them."""
+        self.copied_nbytes += sum(pieces[i].nbytes for i in copied)
         offsets, total = lay_out([pieces[i] for i in copied])
         sizes = [b - a for a, b in zip(offsets, [*offsets[1:], total], strict=True)]
         if not lease.extents:

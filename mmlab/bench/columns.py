@@ -49,7 +49,8 @@ RESULTS: tuple[Column, ...] = (
     Column("block", "int", "which random block of trials; every trial has fresh processes"),
     Column("request", "int", "number of the request within its repeat and phase"),
     Column("num_images", "int", "images in the request"),
-    Column("payload_nbytes", "int", "bytes of the processor's output, aliases counted once"),
+    Column("payload", "str", "what pixel values were sent as: float32, bfloat16 or uint8"),
+    Column("payload_nbytes", "int", "bytes of what was sent so, aliases counted once"),
     Column("wire_nbytes", "int", "bytes of all frames sent", optional=True),
     Column("num_frames", "int", "frames of the message", optional=True),
     Column(

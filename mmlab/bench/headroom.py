@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from mmlab.bench.workloads import Request, largest
 from mmlab.pipeline.lending import arena_nbytes
 from mmlab.pipeline.messages import ARENA
-from mmlab.strategies import Strategy
+from mmlab.pipeline.settings import PAYLOADS
+from mmlab.strategies import Payload, Strategy
 
 PROCESSES_NBYTES = 1536 << 20  # frontend and engine with their libraries and a tiny model
 _PICKLE_COPIES = 4  # of what is on the wire: object and its pickle, received pickle and object
@@ -34,9 +35,9 @@ class Estimate:
         return self.needed_nbytes <= self.available_nbytes
 
 
-def image_nbytes(image_size: int = 896) -> int:
-    """Bytes of one image's pixel values as float32."""
-    return 3 * image_size * image_size * 4
+def image_nbytes(image_size: int = 896, payload: Payload = "float32") -> int:
+    """Bytes of one image's pixel values."""
+    return 3 * image_size * image_size * PAYLOADS[payload].itemsize
 
 
 def needed_nbytes(
@@ -48,7 +49,7 @@ def needed_nbytes(
     mix: bool = False,
 ) -> int:
     """Both processes together, with their idle state. `mix`: all requests may be in flight."""
-    image = image_nbytes(image_size)
+    image = image_nbytes(image_size, strategy.payload)
     heaviest = largest(requests).num_images
     inflight = [heaviest]
     if mix:
@@ -68,11 +69,14 @@ def needed_nbytes(
 
 
 def refused_by_budget(
-    requests: Sequence[Request], max_inflight_nbytes: int, image_size: int = 896
+    requests: Sequence[Request],
+    max_inflight_nbytes: int,
+    image_size: int = 896,
+    payload: Payload = "float32",
 ) -> str | None:
     """One line with both numbers where the largest request can never be sent, else None."""
     heaviest = largest(requests)
-    nbytes = heaviest.num_images * image_nbytes(image_size)
+    nbytes = heaviest.num_images * image_nbytes(image_size, payload)
     if nbytes <= max_inflight_nbytes:
         return None
     return (

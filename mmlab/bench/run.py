@@ -88,6 +88,8 @@ def run_trials(
     if not tables.results and not tables.memory:
         raise TrialError(f"no trial could run: {tables.trials[0]['reason']}")
     told.say(f"{compared} requests compared: all strategies delivered the same bytes and tokens")
+    for payload, (differ, both) in sorted(checks.other_tokens(tables.results).items()):
+        told.say(f"{payload} against float32: other greedy tokens in {differ} of {both} requests")
     return tables
 
 

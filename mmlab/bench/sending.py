@@ -20,6 +20,7 @@ from mmlab.bench.spec import ECHO, TrialSpec
 from mmlab.fields import KwargsItems, batched
 from mmlab.pipeline import Pipeline, Reply
 from mmlab.pipeline.checksum import checksum_items
+from mmlab.pipeline.settings import PAYLOADS
 
 _ECHO_TOKENS = [1, 2, 3]  # an echo engine carries them and gives them no meaning
 
@@ -67,10 +68,11 @@ class TensorSender:
         self._size = size
 
     def prepare(self, prompt: str, images: Sequence[Pixels]) -> Prepared:
-        """Float32 (n, 3, size, size) of the photographs, and the checksum that must come back."""
+        """(n, 3, size, size) of the photographs, and the checksum that must come back."""
         items: KwargsItems | None = None
         if images:
-            pixels = pixel_values(images, self._size)
+            payload = PAYLOADS[self._pipeline.strategy.payload]
+            pixels = pixel_values(images, self._size, payload)
             items = KwargsItems.from_processor({"pixel_values": pixels}, _ECHO_FIELDS)
         checksum = checksum_items(items)
 
@@ -90,15 +92,19 @@ def make_sender(spec: TrialSpec, pipeline: Pipeline) -> Sender:
     return ProcessorSender(pipeline)
 
 
-def pixel_values(images: Sequence[Pixels], size: int) -> torch.Tensor:
-    """(n, 3, size, size) float32 in -1 .. 1, one new storage for all of them."""
+def pixel_values(
+    images: Sequence[Pixels], size: int, payload: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """(n, 3, size, size), floats in -1 .. 1 or raw uint8; one new storage for all of them."""
     from PIL import Image
 
-    out = torch.empty((len(images), 3, size, size), dtype=torch.float32)
+    raw = payload == torch.uint8
+    shape = (len(images), 3, size, size)
+    out = torch.empty(shape, dtype=torch.uint8 if raw else torch.float32)
     for slot, image in zip(out, images, strict=True):
         square = np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR))
         slot.copy_(torch.from_numpy(square.copy()).permute(2, 0, 1))
-    return out.sub_(127.5).div_(127.5)
+    return out if raw else out.sub_(127.5).div_(127.5).to(payload)
 
 
 def answer(spec: TrialSpec, prepared: Prepared) -> Reply:

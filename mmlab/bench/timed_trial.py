@@ -140,6 +140,7 @@ def row_of(
         "block": spec.block,
         "request": load.number,
         "num_images": load.request.num_images,
+        "payload": pipeline.strategy.payload,
         "payload_nbytes": reply.payload_nbytes,
         "wire_nbytes": reply.wire_nbytes,
         "num_frames": reply.num_frames,

@@ -48,9 +48,13 @@ def validate(settings: RunSettings) -> list[tuple[Path, str]]:
     for name in ("engine_threads", "frontend_threads"):
         if (threads := getattr(settings, name)) is not None and threads < 1:
             raise UsageError(f"{name} must be at least 1, got {threads}")
-    reason = headroom.refused_by_budget(requests, settings.max_inflight_nbytes, settings.image_size)
-    if reason is not None:
-        raise UsageError(f"workload {settings.workload!r} at scale {settings.scale:g}: {reason}")
+    for payload in {resolve(name).payload for name in settings.strategies}:
+        reason = headroom.refused_by_budget(
+            requests, settings.max_inflight_nbytes, settings.image_size, payload
+        )
+        if reason is not None:
+            where = f"workload {settings.workload!r} at scale {settings.scale:g}"
+            raise UsageError(f"{where}: {reason}")
     return images.photographs(settings.images, strict=settings.strict).skipped
 
 

@@ -105,7 +105,8 @@ def run(
     Each strategy carries the same images from a frontend process (Gemma 3's own image processor,
     896 x 896) to an engine process (Gemma 3, random weights). Measured are latency, the time of
     every stage, images a second, and peak memory as multiples of the payload. The job fails unless
-    all strategies deliver the same bytes and the model answers all of them with the same tokens.
+    all strategies of one payload dtype deliver the same bytes and get the same tokens; tokens that
+    another dtype changes are counted.
 
     It leaves the executed notebook, report.html, figures and the raw rows in a folder of its own.
 

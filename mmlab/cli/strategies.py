@@ -24,10 +24,11 @@ def strategies(
     if as_json:
         typer.echo(json.dumps([dataclasses.asdict(s) for s in REGISTRY.values()], indent=2))
         return
-    head = ("name", "serializer", "transport", "staging", "copies", "GPU", "stands for")
+    head = ("name", "payload", "serializer", "transport", "staging", "copies", "GPU", "stands for")
     rows = [
         (
             s.name,
+            s.payload,
             s.serializer,
             s.transport,
             s.staging,

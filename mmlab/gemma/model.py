@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from mmlab import pixels
 from mmlab.errors import EngineError
 from mmlab.gemma.dims import Dims
+from mmlab.pixels import Step
 
 if TYPE_CHECKING:
     from transformers import DynamicCache, Gemma3ForConditionalGeneration
@@ -52,18 +54,23 @@ class EngineModel:
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
 
     @torch.inference_mode()
-    def encode_images(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        """(n, 3, size, size) floats, any device -> (n, tokens, hidden) in the model's dtype.
+    def encode_images(
+        self, pixel_values: torch.Tensor, steps: Sequence[Step] | None = None
+    ) -> torch.Tensor:
+        """(n, 3, size, size), any device -> (n, tokens, hidden) in the model's dtype.
 
-        The images of one request only: what a request gets never depends on its neighbours.
+        Floats as they are; uint8 after `steps`, which make normalized floats of them. The images
+        of one request only: what a request gets never depends on its neighbours.
         """
-        self._check_pixels(pixel_values)
+        self._check_pixels(pixel_values, steps)
         count = len(pixel_values)
         shape = (count, self.dims.tokens_per_image, self.dims.hidden_size)
         features = torch.empty(shape, dtype=self.dtype, device=self.device)
         for at in range(0, count, ENCODER_CHUNK):
-            chunk = pixel_values[at : at + ENCODER_CHUNK].to(self.device, self.dtype)
-            output = self.model.get_image_features(chunk, return_dict=True)
+            chunk = pixel_values[at : at + ENCODER_CHUNK].to(self.device)
+            if steps is not None:
+                chunk = pixels.apply(steps, chunk, torch.empty_like(chunk, dtype=torch.float32))
+            output = self.model.get_image_features(chunk.to(self.dtype), return_dict=True)
             features[at : at + ENCODER_CHUNK] = output.pooler_output
         return features
 
@@ -106,11 +113,16 @@ class EngineModel:
         output = self.model(**inputs, **{self._cache_name: cache}, use_cache=True, logits_to_keep=1)
         return int(output.logits[0, -1].float().argmax())
 
-    def _check_pixels(self, pixel_values: torch.Tensor) -> None:
+    def _check_pixels(self, pixel_values: torch.Tensor, steps: Sequence[Step] | None) -> None:
         if not isinstance(pixel_values, torch.Tensor):  # a ragged batch is a list
             got = type(pixel_values).__qualname__
             raise EngineError(f"pixel_values: got a {got}, wanted one tensor")
-        if not pixel_values.is_floating_point():
+        if steps is not None and pixel_values.dtype != torch.uint8:
+            raise EngineError(
+                f"pixel_values: got {pixel_values.dtype} with steps to normalize them, which are"
+                " for uint8 alone"
+            )
+        if steps is None and not pixel_values.is_floating_point():
             raise EngineError(
                 f"pixel_values: got {pixel_values.dtype}, wanted normalized floats: the model takes"
                 " raw pixels without complaint and answers wrongly; rescale and normalize first"

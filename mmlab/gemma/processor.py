@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
+from mmlab import pixels
 from mmlab.errors import UsageError
 from mmlab.fields import KwargsItems, batched
 from mmlab.gemma.dims import Dims
 from mmlab.gemma.images import Image, as_rgb
+from mmlab.gemma.normalize import described, one_image, steps_of
+from mmlab.pixels import Step
 
 if TYPE_CHECKING:
     from transformers import Gemma3Config, Gemma3Processor
+
+Empty = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
+
+
+def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Memory of the process's own."""
+    return torch.empty(shape, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -28,9 +38,10 @@ class Processed:
     """A request as the engine needs it. `seconds` is what the frontend's processor took."""
 
     token_ids: list[int]
-    mm: KwargsItems  # image: pixel_values (n, 3, size, size) float32, CPU; nothing without images
+    mm: KwargsItems  # image: pixel_values (n, 3, size, size) in the payload's dtype, CPU
     num_images: int
     seconds: float
+    steps: tuple[Step, ...] | None = None  # for the engine to do, where pixel_values are uint8
 
 
 class FrontendModel:
@@ -46,6 +57,7 @@ class FrontendModel:
         self.image_processor = (
             f"{type(images).__name__} ({images.backend}), transformers {transformers.__version__}"
         )
+        self._steps = steps_of(images)
         self._markers: tuple[str, ...] = (
             processor.tokenizer.boi_token,
             processor.tokenizer.image_token,
@@ -54,21 +66,46 @@ class FrontendModel:
         self._tokenizer_lock = threading.Lock()  # fast tokenizers set padding on their shared core
 
     def process(
-        self, prompt: str, images: Sequence[Image] = (), *, max_new_tokens: int = 1
+        self,
+        prompt: str,
+        images: Sequence[Image] = (),
+        *,
+        max_new_tokens: int = 1,
+        payload: torch.dtype = torch.float32,
+        empty: Empty = new_tensor,
     ) -> Processed:
-        """Token ids (all images, then the prompt) and the items. UsageError names what is wrong."""
+        """Token ids (all images, then the prompt) and the items. UsageError names what is wrong.
+
+        `empty` is asked once for the memory of all pixel values; waiting for it does not count.
+        """
         start = time.perf_counter()
         if isinstance(images, str | bytes) or not isinstance(images, Sequence):
             got = type(images).__qualname__  # one array would pass for a list of its rows
             raise UsageError(f"images: got {got}, wanted a list of images")
         token_ids = self.tokenize(prompt, len(images))
         self.dims.check_length(len(token_ids), max_new_tokens)
-        if images:
-            outputs = {"pixel_values": self.pixel_values(images)}
-            mm = KwargsItems.from_processor(outputs, {"pixel_values": batched("image")})
-        else:
-            mm = KwargsItems({})
-        return Processed(token_ids, mm, len(images), time.perf_counter() - start)
+        if not images:
+            return Processed(token_ids, KwargsItems({}), 0, time.perf_counter() - start)
+        self.check_payload(payload)
+        side = self.dims.image_size
+        asked = time.perf_counter()
+        out = empty((len(images), 3, side, side), payload)
+        start += time.perf_counter() - asked
+        outputs = {"pixel_values": self.pixel_values(images, out)}
+        mm = KwargsItems.from_processor(outputs, {"pixel_values": batched("image")})
+        steps = self._steps if payload == torch.uint8 else None
+        return Processed(token_ids, mm, len(images), time.perf_counter() - start, steps)
+
+    def check_payload(self, payload: torch.dtype) -> None:
+        """UsageError where this model's pixel values cannot be sent as that."""
+        if payload == torch.uint8 and self._steps is None:
+            raise UsageError(
+                f"model {self.name!r}: payload uint8: no steps are known that give exactly what its"
+                f" image processor gives ({described(self.processor.image_processor)}); use"
+                " float32 or bfloat16"
+            )
+        if payload not in (torch.float32, torch.bfloat16, torch.uint8):
+            raise UsageError(f"payload: got {payload}, wanted float32, bfloat16 or uint8")
 
     def tokenize(self, prompt: str, num_images: int) -> list[int]:
         """Begin; start, placeholders, end of each image; prompt: as the model's processor does."""
@@ -95,17 +132,26 @@ class FrontendModel:
             text = self.processor.tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return str(text)
 
-    def pixel_values(self, images: Sequence[Image]) -> torch.Tensor:
-        """(n, 3, size, size) float32, one dense tensor.
+    def pixel_values(
+        self, images: Sequence[Image], out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """(n, 3, size, size), each image written into its place in `out` by the last step.
 
-        One image at a time into its place: temporaries stay as small as one image (and in the
-        cache), where a call with all of them holds the batch twice.
+        The processor resizes; its rescaling and normalization are done while writing, so that no
+        pass over the pixels is only there to move them. uint8 is left for the engine to do so.
         """
-        side = self.dims.image_size
-        out = torch.empty((len(images), 3, side, side))
+        if out is None:
+            side = self.dims.image_size
+            out = torch.empty((len(images), 3, side, side))
+        processor, steps = self.processor.image_processor, self._steps
         for index, image in enumerate(images):
-            outputs = self.processor.image_processor(  # no return_tensors: that stacks once more
-                [as_rgb(image, index)], input_data_format="channels_last", do_pan_and_scan=False
-            )
-            out[index] = outputs["pixel_values"][0]
+            rgb = as_rgb(image, index)
+            if steps is None:
+                out[index] = one_image(processor, rgb)
+                continue
+            raw = one_image(processor, rgb, do_rescale=False, do_normalize=False)
+            if out.dtype == torch.uint8:
+                out[index] = raw
+            else:
+                pixels.apply(steps, raw, out[index])
         return out

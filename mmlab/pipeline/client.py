@@ -27,6 +27,7 @@ from mmlab.pipeline.arguments import (
 from mmlab.pipeline.asynchronous import reply_of
 from mmlab.pipeline.attached import ask, check_address
 from mmlab.pipeline.link import Link
+from mmlab.pipeline.making import Room, request_of
 from mmlab.pipeline.messages import (
     ECHO,
     EngineConfig,
@@ -51,17 +52,18 @@ if TYPE_CHECKING:
 
     from mmlab.arena import Arena
     from mmlab.gemma import Image
-    from mmlab.strategies import Strategy
+    from mmlab.strategies import Payload, Strategy
 
 
 class Pipeline:
     """A frontend with an engine of its own: prompts and images in, replies out.
 
-    `strategy`: a name of `mmlab.strategies()`. `transport`: one of `mmlab.transports.REGISTRY` in
-    place of the strategy's own; no other line changes. `max_inflight_nbytes`: payload bytes of all
-    requests under way. `engine_threads`: torch threads of the engine, None for torch's default.
-    Raises UsageError before anything is started, EngineError where the engine does not get ready.
-    A context manager: leaving it ends the engine and what is still under way.
+    `strategy`: a name of `mmlab.strategies()`. In place of its own: `transport`, one of
+    `mmlab.transports.REGISTRY`, and `payload`, "float32", "bfloat16" or "uint8" pixel values (those
+    the engine normalizes). `max_inflight_nbytes`: payload bytes of all requests under way.
+    `engine_threads`: torch threads of the engine, None for torch's default. Raises UsageError
+    before anything is started, EngineError where the engine does not get ready. A context manager:
+    leaving it ends the engine and what is still under way.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Pipeline:
         strategy: str | Strategy = "msgpack",
         *,
         transport: str | None = None,
+        payload: Payload | None = None,
         insecure_pickle: bool = False,
         device: str | torch.device = "auto",
         max_inflight_nbytes: int = 1 << 30,
@@ -79,7 +82,7 @@ class Pipeline:
     ) -> None:
         from mmlab.strategies import resolve  # below this module in the order of imports
 
-        self.strategy = with_transport(resolve(strategy), transport)
+        self.strategy = with_transport(resolve(strategy, payload), transport)
         self.model = model
         config = engine_config(
             model,
@@ -125,16 +128,16 @@ class Pipeline:
     def _open(
         self, config: EngineConfig, start_timeout: float, welcome: Welcome | None = None
     ) -> None:
-        model = config.model
+        model, payload = config.model, self.strategy.payload
         # A preset's name is known to be good, so that its two halves can load side by side.
         preset = is_preset(model)
-        frontend = None if preset else load_frontend(model)
+        frontend = None if preset else load_frontend(model, payload)
         with naming_the_limit("start of a pipeline"):
             self._link = Link(config, start_timeout, welcome)
             # Also when it is forgotten, and at interpreter exit.
             self._closer = weakref.finalize(self, Link.close, self._link)
             try:
-                self._frontend = load_frontend(model) if preset else frontend
+                self._frontend = load_frontend(model, payload) if preset else frontend
                 decode = self._frontend.decode if self._frontend is not None else _no_text
                 self._info = self._link.connect(decode)
             except BaseException:
@@ -173,7 +176,7 @@ class Pipeline:
     def stats(self) -> dict[str, float]:
         """Requests and bytes in flight, submitters waiting, frames that ZeroMQ still reads
         (`frames_unreleased`), replies to no request, messages that the engine rejected; those of
-        `ArenaStats` as `arena_size`, `arena_live_nbytes`, ..."""
+        `ArenaStats` as `arena_size`, `arena_live_nbytes`, ..., and `arena_copied_nbytes`."""
         return self._link.stats()
 
     def submit(
@@ -185,7 +188,8 @@ class Pipeline:
         timeout: float | None = None,
     ) -> Future[Reply]:
         """Process, encode and send one request; thread-safe. The pixels are not copied: what
-        `submit` has returned a future for must not be written to before the reply.
+        `submit` has returned a future for must not be written to before the reply. With an arena
+        the processor writes into it, once there is room for all images of the request.
 
         `timeout`: seconds to wait for room in flight (None: without end, 0: not at all), then
         BackpressureTimeout. UsageError: too large for the budget, or no valid prompt or images.
@@ -197,12 +201,10 @@ class Pipeline:
             raise UsageError(f"model {ECHO!r} has no processor: use submit_items()")
         max_new_tokens = whole("max_new_tokens", max_new_tokens, 1, MAX_NEW_TOKENS)
         timeout = wait_seconds("timeout", timeout)
-        begun_ns = time.monotonic_ns()
-        done = self._frontend.process(prompt, images, max_new_tokens=max_new_tokens)
-        items = done.mm if done.num_images else None
-        return self._submit(
-            items, done.token_ids, max_new_tokens, timeout, begun_ns, {"processor": done.seconds}
-        )
+        begun_ns, payload = time.monotonic_ns(), self.strategy.payload
+        with self._link.room(timeout) as room:  # no local here refers to its memory, see Room
+            made = (self._frontend, prompt, images, max_new_tokens, payload, room)
+            return self._submit(*request_of(*made), begun_ns, room.left, room)
 
     def submit_items(
         self,
@@ -226,29 +228,29 @@ class Pipeline:
         ids = token_list(token_ids)
         max_new_tokens = whole("max_new_tokens", max_new_tokens, 1, MAX_NEW_TOKENS)
         timeout = wait_seconds("timeout", timeout)
-        return self._submit(items, ids, max_new_tokens, timeout, begun_ns, {})
+        return self._submit(Request(ids, max_new_tokens, items), {}, begun_ns, timeout)
 
     def _submit(
         self,
-        items: KwargsItems | None,
-        token_ids: list[int],
-        max_new_tokens: int,
-        timeout: float | None,
-        begun_ns: int,
+        request: Request,
         timings: dict[str, float],
+        begun_ns: int,
+        timeout: float | None,
+        room: Room | None = None,
     ) -> Future[Reply]:
-        if items is not None and (missing := missing_items(items)):
+        if request.mm is not None and (missing := missing_items(request.mm)):
             raise BatchError(
                 f"{', '.join(missing)}: None stands for an item that the engine has in its cache, "
                 "and there is no such cache yet: send the item itself"
             )
         return self._link.submit(
-            Request(token_ids, max_new_tokens, items),
-            nbytes=payload_nbytes(items),
+            request,
+            nbytes=payload_nbytes(request.mm),
             timeout=timeout,
             begun_ns=begun_ns,
             timings=timings,
             owner=self,
+            room=room,
         )
 
     def generate(

@@ -38,6 +38,7 @@ class Lender:
         self._encoder = Encoder(size_threshold=SIZE_THRESHOLD)
         self._lock = threading.Lock()
         self._over = False
+        self._copied_nbytes = 0  # into the arena, so far
 
     def dumps(
         self, request: Request, request_id: int, nbytes: int, timeout: float | None
@@ -56,6 +57,8 @@ class Lender:
             if sink.lease is not None:
                 sink.lease.release()
             raise
+        with self._lock:
+            self._copied_nbytes += sink.copied_nbytes
         return frames, sink.lease
 
     @contextlib.contextmanager
@@ -85,8 +88,10 @@ class Lender:
             self.arena.give_back(ended, ENGINE)
 
     def stats(self) -> dict[str, float]:
-        """The arena's, each name with `arena_` before it."""
-        return {f"arena_{k}": v for k, v in msgspec.structs.asdict(self.arena.stats()).items()}
+        """The arena's, and what was copied into it, each name with `arena_` before it."""
+        found = msgspec.structs.asdict(self.arena.stats())
+        found["copied_nbytes"] = self._copied_nbytes
+        return {f"arena_{name}": value for name, value in found.items()}
 
     def close(self) -> None:
         """The engine has ended, or will: take back what it has, end all waits. Idempotent.

@@ -22,6 +22,7 @@ from mmlab.pipeline.attached import AttachedEngine
 from mmlab.pipeline.directory import PrivateDirectory
 from mmlab.pipeline.inflight import ByteBudget, InFlight, Pending, ReplyFuture
 from mmlab.pipeline.lending import Lender
+from mmlab.pipeline.making import Room, check_process
 from mmlab.pipeline.messages import (
     ARENA,
     COUNTER_BITS,
@@ -145,6 +146,11 @@ class Link:
     def arena(self) -> Arena | None:
         return None if self._lender is None else self._lender.arena
 
+    def room(self, timeout: float | None) -> Room:
+        """Room for a request that is still to be made, to be passed to `submit` within it."""
+        check_process(self._pid)
+        return Room(self.budget, self.arena, timeout)
+
     def submit(
         self,
         request: Request,
@@ -154,15 +160,14 @@ class Link:
         begun_ns: int,
         timings: dict[str, float],
         owner: object,
+        room: Room | None = None,
     ) -> ReplyFuture:
         """Send from this thread. All that can be wrong with the request is raised, nothing sent."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        if os.getpid() != self._pid:
-            raise TransportError(
-                f"this pipeline belongs to process {self._pid}, this is its fork {os.getpid()}: "
-                "make a pipeline of its own here"
-            )
-        self.budget.acquire(nbytes, timeout)
+        check_process(self._pid)
+        taken = room is not None and room.nbytes > 0
+        if not taken:
+            self.budget.acquire(nbytes, timeout)
         request_id = next(self._ids)
         future = ReplyFuture(request_id, self._abort, owner)
         pending = Pending(future, nbytes, begun_ns, timings)
@@ -174,8 +179,11 @@ class Link:
             pending.num_frames = len(frames)
             pending.wire_nbytes = sum(memoryview(frame).nbytes for frame in frames)
             self.inflight.add(request_id, pending)
+            if room is not None:
+                room.hand_over()
         except BaseException as error:
-            self.budget.release(nbytes)
+            if not taken:
+                self.budget.release(nbytes)
             self._request_ended(request_id)
             if lease is not None:
                 lease.release()

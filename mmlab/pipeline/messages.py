@@ -15,6 +15,7 @@ import msgspec
 
 from mmlab.errors import WireError
 from mmlab.fields import KwargsItems
+from mmlab.pixels import Step
 from mmlab.strategies import Strategy
 from mmlab.wire import read_envelope
 
@@ -70,6 +71,7 @@ class Request(msgspec.Struct):
     token_ids: list[int]
     max_new_tokens: int = 0
     mm: KwargsItems | None = None
+    steps: tuple[Step, ...] | None = None  # for uint8 pixels, which are normalized by the engine
 
 
 class EngineReply(msgspec.Struct):

@@ -53,7 +53,7 @@ class Pickle:
         self._header = Msgpack(None, max_nbytes)
 
     def dumps(self, request: Request, request_id: int) -> list[Buffer]:
-        header = Request(request.token_ids, request.max_new_tokens)
+        header = Request(request.token_ids, request.max_new_tokens, steps=request.steps)
         frames = self._header.dumps(header, request_id)
         if request.mm is not None:
             frames.append(self._peer.dumps_items(request.mm))

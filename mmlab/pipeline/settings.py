@@ -21,8 +21,9 @@ from mmlab.transports import REGISTRY as TRANSPORTS
 
 if TYPE_CHECKING:
     from mmlab.gemma import FrontendModel
-    from mmlab.strategies import Strategy
+    from mmlab.strategies import Payload, Strategy
 
+PAYLOADS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "uint8": torch.uint8}
 MAX_INFLIGHT_NBYTES = 1 << 60  # with what is added for headers, ZeroMQ's 64 bits hold it
 MAX_THREADS = 1024
 MAX_BATCH_ITEMS = 64
@@ -124,8 +125,8 @@ def _check_strategy(strategy: Strategy, insecure_pickle: bool) -> None:
         raise unknown("staging mode", strategy.staging, MODES)
     if strategy.transport == "inproc":
         raise UsageError(f"{where}: inproc does not reach another process; use ipc")
-    if strategy.payload != "float32":
-        raise UsageError(f"{where}: payload is {strategy.payload!r}, the processor makes 'float32'")
+    if not isinstance(strategy.payload, str) or strategy.payload not in PAYLOADS:
+        raise unknown("payload", strategy.payload, PAYLOADS)
     if strategy.reduce != "deferred":
         raise UsageError(f"{where}: reduce is {strategy.reduce!r}, the pipeline does 'deferred'")
     only = MSGPACK_ONLY.get(strategy.transport)
@@ -152,10 +153,13 @@ def is_preset(model: str) -> bool:
     return model == ECHO or model in PRESETS
 
 
-def load_frontend(model: str) -> FrontendModel | None:
-    """Processor and tokenizer; None for echo, which has neither. UsageError for an unknown name."""
+def load_frontend(model: str, payload: Payload = "float32") -> FrontendModel | None:
+    """Processor and tokenizer; None for echo, which has neither. UsageError for an unknown name, or
+    for a processor whose result cannot be sent as `payload`."""
     if model == ECHO:
         return None
     from mmlab.gemma import load_frontend as load
 
-    return load(model)
+    frontend = load(model)
+    frontend.check_payload(PAYLOADS[payload])
+    return frontend

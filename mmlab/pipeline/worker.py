@@ -21,6 +21,7 @@ from mmlab.fields import Entry
 from mmlab.pipeline.checksum import Hasher
 from mmlab.pipeline.messages import EngineReply, ErrorReply, Request
 from mmlab.pipeline.share import Share, shares
+from mmlab.pixels import Step
 from mmlab.staging import PinnedBatcher
 
 TRACE_CHARS = 4000  # how much of a traceback goes into an error reply
@@ -42,8 +43,10 @@ class Generation(Protocol):
 class Model(Protocol):
     """A model on its device."""
 
-    def encode_images(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        """(n, 3, h, w) -> (n, tokens, hidden)."""
+    def encode_images(
+        self, pixel_values: torch.Tensor, steps: Sequence[Step] | None
+    ) -> torch.Tensor:
+        """(n, 3, h, w) floats, or uint8 and the steps to normalize them -> (n, tokens, hidden)."""
 
     def generate(
         self, token_ids: Sequence[int], features: torch.Tensor | None, max_new_tokens: int
@@ -91,7 +94,7 @@ class Worker:
         for work in batch:
             if work.error is None and work.shares and wanted(work):
                 with _failing_alone(work, "encoder"), self._clock(work, "encoder"):
-                    work.features = self._encode(work.shares)
+                    work.features = self._encode(work.shares, work.request.steps)
             work.shares.clear()  # staging memory and frames go back before the text model starts
         for work in batch:
             if wanted(work):
@@ -133,10 +136,10 @@ class Worker:
             with self._clock(work, "checksum"):
                 work.checksum = _checksum(work.shares)
 
-    def _encode(self, shares: Sequence[Share]) -> torch.Tensor | None:
-        if self._model is None:
+    def _encode(self, shares: Sequence[Share], steps: Sequence[Step] | None) -> torch.Tensor | None:
+        if (model := self._model) is None:
             return None
-        parts = [self._model.encode_images(pixels) for s in shares for pixels in _pixel_values(s)]
+        parts = [model.encode_images(pixels, steps) for s in shares for pixels in _pixel_values(s)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _answer(self, work: Work, batch_requests: int) -> EngineReply | ErrorReply:

@@ -23,6 +23,7 @@ def result_row(**changes: object) -> Row:
         "block": 0,
         "request": 0,
         "num_images": 2,
+        "payload": "float32",
         "payload_nbytes": 2000,
         "wire_nbytes": 2100,
         "num_frames": 2,

@@ -37,6 +37,19 @@ def test_the_arena_is_taken_whole_whatever_is_sent() -> None:
         assert more == pytest.approx(1.125)
 
 
+def test_uint8_is_a_quarter_of_float32s_payload() -> None:
+    assert headroom.image_nbytes(896, "uint8") * 4 == headroom.image_nbytes()
+    assert headroom.image_nbytes(896, "bfloat16") * 2 == headroom.image_nbytes()
+    requests = workloads.get("doc-mix").requests(1.0)
+    model = sum(r.num_images for r in requests[-1:]) * headroom._MODEL_SHARE / GIB
+    arena = 1.125
+    raw, floats = (needed(name, 1.0) - arena - model for name in ("arena-uint8", "arena"))
+    assert raw * 4 == pytest.approx(floats, rel=0.01)
+    nbytes = 32 * headroom.image_nbytes(896, "uint8")
+    assert headroom.refused_by_budget(requests, nbytes, payload="uint8") is None
+    assert headroom.refused_by_budget(requests, nbytes) is not None
+
+
 def test_a_request_over_the_budget_is_said_with_both_numbers() -> None:
     requests = workloads.get("doc-mix").requests(1.0)
     nbytes = 32 * headroom.image_nbytes()

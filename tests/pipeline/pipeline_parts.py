@@ -28,6 +28,7 @@ from mmlab.pipeline.messages import (
 )
 from mmlab.pipeline.serializers import make_serializer
 from mmlab.pipeline.worker import Model, Worker
+from mmlab.pixels import Step
 from mmlab.staging import PinnedBatcher
 from mmlab.transports import Transport, open_transport
 from mmlab.transports.base import ReplyReceiver, RequestSender
@@ -117,7 +118,9 @@ class FakeModel:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    def encode_images(self, pixel_values: torch.Tensor) -> torch.Tensor:
+    def encode_images(
+        self, pixel_values: torch.Tensor, steps: Sequence[Step] | None
+    ) -> torch.Tensor:
         if pixel_values.reshape(-1)[0] < 0:
             raise RuntimeError("negative image")
         self.encoded.append(pixel_values.clone())

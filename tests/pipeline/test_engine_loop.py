@@ -12,6 +12,7 @@ from pipeline_parts import ME, Answer, FakeModel, engine_here, images, wait_for
 from mmlab import KwargsItems, batched, flat
 from mmlab.pipeline.checksum import checksum_items
 from mmlab.pipeline.messages import EngineReply, ErrorReply, Kind
+from mmlab.pixels import Step
 
 
 def test_a_greeting_is_answered() -> None:
@@ -210,7 +211,9 @@ def test_frames_are_let_go_before_the_text_model_runs(keeps: bool) -> None:
     kept: list[torch.Tensor] = []
 
     class Watching(FakeModel):
-        def encode_images(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        def encode_images(
+            self, pixel_values: torch.Tensor, steps: Sequence[Step] | None
+        ) -> torch.Tensor:
             if keeps:
                 kept.append(pixel_values)
             return pixel_values.flatten(1)[:, :2].clone()

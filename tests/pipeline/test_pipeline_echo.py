@@ -206,6 +206,7 @@ def test_names_are_checked_before_anything_is_started(
         ({"engine_threads": 0}, "engine_threads: got 0 .int., wanted .* to 1024, or None"),
         ({"model": "gemma3-tinny"}, "unknown model 'gemma3-tinny'.*gemma3-tiny"),
         ({"model": lambda: None}, "model: got"),
+        ({"payload": "unit8"}, "unknown payload 'unit8': did you mean 'uint8'"),
     ):
         with pytest.raises(UsageError, match=message):
             Pipeline(**({"model": "echo"} | settings))  # type: ignore[arg-type]
@@ -219,7 +220,8 @@ def test_names_are_checked_before_anything_is_started(
         ({"transport": "rdma"}, "unknown transport 'rdma'"),
         ({"serializer": "json"}, "unknown serializer 'json'"),
         ({"staging": "magic"}, "unknown staging mode 'magic'"),
-        ({"payload": "uint8"}, "payload is 'uint8'"),
+        ({"payload": "float16"}, "unknown payload 'float16'.*float32, bfloat16, uint8"),
+        ({"payload": ["uint8"]}, "unknown payload"),
         ({"reduce": "eager"}, "reduce is 'eager'"),
         ({"serializer": "pickle", "transport": "tcp"}, "private directory only"),
     ],

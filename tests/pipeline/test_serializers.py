@@ -15,6 +15,7 @@ from mmlab import EncodeError, KwargsItems, UsageError, WireError, batched
 from mmlab.pipeline.checksum import checksum_items
 from mmlab.pipeline.messages import Kind, Request
 from mmlab.pipeline.serializers import Serializer, check_serializer, make_serializer
+from mmlab.pixels import Step
 from mmlab.staging import PinnedBatcher
 from mmlab.transports import Buffer
 from mmlab.wire import read_envelope
@@ -40,6 +41,15 @@ def test_a_request_comes_back_as_it_was(name: str, items: KwargsItems | None) ->
     assert request.token_ids == [1, 2, 3] and request.max_new_tokens == 4
     assert (request.mm is None) == (items is None)
     assert checksum_items(request.mm) == checksum_items(items)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_serializer_carries_the_steps_of_raw_pixels(name: str) -> None:
+    steps = (Step("sub", (127.5,)), Step("div", (0.1, 0.2, 0.3)))
+    for items in (None, images(2)):
+        request = Request([1], 2, items, steps)
+        frames = [bytes(frame) for frame in serializer(name).dumps(request, 7)]
+        assert serializer(name).loads(frames).steps == steps
 
 
 def test_what_each_serializer_puts_on_the_wire() -> None:

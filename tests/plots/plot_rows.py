@@ -89,6 +89,7 @@ def _row(
         "repeat": repeat,
         "request": request,
         "num_images": images,
+        "payload": "float32",
         "payload_nbytes": images * IMAGE_NBYTES,
         "device": "cpu",
         "pinned": False,

@@ -117,6 +117,23 @@ def test_what_was_delivered_is_said_in_three_short_sentences() -> None:
     assert "With one strategy there is nothing to compare them with." in alone
 
 
+def test_payloads_are_compared_each_with_its_own_and_other_answers_are_said() -> None:
+    rows = result_rows(("msgpack", "arena"), repeats=1, mix=False)
+    rows += [
+        row
+        | {"strategy": "half", "payload": "bfloat16", "checksum": int(str(row["checksum"])) + 99}
+        for row in rows[:15]
+    ]
+    rows[-1]["token_ids"] = "[7]"
+    said = report.delivered(rows)
+    assert said.startswith("**Delivered**: 30 requests arrived as 30 different batches.")
+    assert "with all strategies of one payload (1 of bfloat16, 2 of float32)" in said
+    assert said.endswith("As bfloat16, 1 of 15 got another answer than as float32.")
+    rows[-2]["checksum"] = 1
+    rows.append(rows[-2] | {"checksum": 2, "strategy": "other half"})
+    assert "**Delivered: not the same.** 1 of 30" in report.delivered(rows)
+
+
 def test_the_table_has_a_line_for_each_strategy_in_the_fixed_order() -> None:
     pandas = pytest.importorskip("pandas", reason="pandas is not installed")
     rows = pandas.DataFrame(result_rows(("msgpack", "pickle")))

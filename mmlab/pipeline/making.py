@@ -1,0 +1,115 @@
+"""Room for a request that is still to be made: its bytes in flight, and its place in the arena.
+
+With the arena the processor's last step writes where the engine will read. So room is taken before
+there are pixels, in the order in which every request takes it (budget, then arena): who holds the
+one and waits for the other can then be waited for by nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import torch
+
+from mmlab.arena import Arena
+from mmlab.arena.leases import tensor_nbytes
+from mmlab.errors import TransportError
+from mmlab.pipeline.inflight import ByteBudget
+from mmlab.pipeline.lending import LITTLE
+from mmlab.pipeline.messages import Request
+from mmlab.pipeline.settings import PAYLOADS
+
+if TYPE_CHECKING:
+    from mmlab.gemma import FrontendModel, Image
+    from mmlab.strategies import Payload
+
+
+class Room:
+    """What one request has taken so far; leaving it gives back what was not handed over.
+
+    `left`: seconds that may still be waited. Without an arena nothing is taken here.
+    """
+
+    def __init__(self, budget: ByteBudget, arena: Arena | None, timeout: float | None) -> None:
+        self._budget = budget
+        self._arena = arena
+        self.left = timeout
+        self.nbytes = 0  # in flight already; 0 also where the request is to take them when sent
+        self._used = False
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Memory for all of the request's payload; once. Errors: `ByteBudget.acquire`,
+        `Arena.reserve`, within one timeout."""
+        nbytes = tensor_nbytes(shape, dtype)
+        if self._arena is None or nbytes < LITTLE:
+            return torch.empty(shape, dtype=dtype)
+        begun = time.monotonic()
+        self._budget.acquire(nbytes, self.left)
+        self.nbytes, self._used = nbytes, True
+        try:
+            if self.left is not None:
+                self.left = max(0.0, self.left - (time.monotonic() - begun))
+                begun = time.monotonic()
+            made = self._arena.empty(shape, dtype, self.left)
+        except TransportError:
+            self._budget.check()  # the arena closes when the engine has ended: say that
+            raise
+        if self.left is not None:
+            self.left = max(0.0, self.left - (time.monotonic() - begun))
+        return made
+
+    def hand_over(self) -> None:
+        """The request is under way: its end gives the bytes back."""
+        self.nbytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._used:
+            # The frames of whatever failed refer to the memory, and whoever keeps the error keeps
+            # them: a notebook does, until the next one.
+            traceback.clear_frames(trace)
+        if self.nbytes:
+            nbytes, self.nbytes = self.nbytes, 0
+            self._budget.release(nbytes)
+
+
+def check_process(owner: int) -> None:
+    """TransportError in a forked child: it has copies of locks and counts that mean nothing."""
+    if os.getpid() != owner:
+        raise TransportError(
+            f"this pipeline belongs to process {owner}, this is its fork {os.getpid()}: "
+            "make a pipeline of its own here"
+        )
+
+
+def request_of(
+    frontend: FrontendModel,
+    prompt: str,
+    images: Sequence[Image],
+    max_new_tokens: int,
+    payload: Payload,
+    room: Room,
+) -> tuple[Request, dict[str, float]]:
+    """A prompt and its images as the engine takes them, made in `room`; and what it took."""
+    done = frontend.process(
+        prompt,
+        images,
+        max_new_tokens=max_new_tokens,
+        payload=PAYLOADS[payload],
+        empty=room.empty,
+    )
+    items = done.mm if done.num_images else None
+    request = Request(done.token_ids, max_new_tokens, items, done.steps)
+    return request, {"processor": done.seconds}
