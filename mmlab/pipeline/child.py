@@ -158,9 +158,9 @@ def _guests(
         return size
 
     def leave(number: int) -> None:
+        engine.drop(number)  # first: its messages that find no arena any more get no answer then
         if borrowed is not None:
             borrowed.leave(number)
-        engine.drop(number)
 
     return Guests(watchdog, admit, leave)
 

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from mmlab.errors import BatchError, UsageError
+from mmlab.errors import UsageError
 from mmlab.fields import KwargsItems
 from mmlab.pipeline.arguments import (
     MAX_NEW_TOKENS,
@@ -27,7 +27,7 @@ from mmlab.pipeline.arguments import (
 from mmlab.pipeline.asynchronous import reply_of
 from mmlab.pipeline.attached import ask, check_address
 from mmlab.pipeline.link import Link
-from mmlab.pipeline.making import Room, request_of
+from mmlab.pipeline.making import Room, check_items, request_of
 from mmlab.pipeline.messages import (
     ECHO,
     EngineConfig,
@@ -35,7 +35,6 @@ from mmlab.pipeline.messages import (
     Reply,
     Request,
     Welcome,
-    missing_items,
     payload_nbytes,
 )
 from mmlab.pipeline.settings import (
@@ -219,12 +218,7 @@ class Pipeline:
         BatchError for what are no items, UsageError for ids that are no whole numbers.
         """
         begun_ns = time.monotonic_ns()
-        if items is not None and not isinstance(items, KwargsItems):
-            got = type(items).__qualname__
-            raise BatchError(
-                f"items: got {got}, wanted KwargsItems (KwargsItems.from_processor makes them) or "
-                "None"
-            )
+        check_items(items)
         ids = token_list(token_ids)
         max_new_tokens = whole("max_new_tokens", max_new_tokens, 1, MAX_NEW_TOKENS)
         timeout = wait_seconds("timeout", timeout)
@@ -238,11 +232,6 @@ class Pipeline:
         timeout: float | None,
         room: Room | None = None,
     ) -> Future[Reply]:
-        if request.mm is not None and (missing := missing_items(request.mm)):
-            raise BatchError(
-                f"{', '.join(missing)}: None stands for an item that the engine has in its cache, "
-                "and there is no such cache yet: send the item itself"
-            )
         return self._link.submit(
             request,
             nbytes=payload_nbytes(request.mm),

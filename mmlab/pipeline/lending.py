@@ -16,6 +16,7 @@ import msgspec
 from mmlab.arena import Arena, ArenaSink, Lease, Returned
 from mmlab.errors import TransportError
 from mmlab.pipeline.messages import Kind, Request
+from mmlab.pipeline.outgoing import Outgoing
 from mmlab.pipeline.serializers import SIZE_THRESHOLD
 from mmlab.transports import Buffer
 from mmlab.wire import Encoder
@@ -29,16 +30,20 @@ def arena_nbytes(max_nbytes: int) -> int:
     return max_nbytes + max_nbytes // 8
 
 
-class Lender:
+class Lender(Outgoing):
     """Owns the arena of a pipeline. TransportError, with needed and free bytes: it does not fit."""
 
     def __init__(self, max_nbytes: int) -> None:
-        self.arena = Arena(arena_nbytes(max_nbytes))
+        self._arena = Arena(arena_nbytes(max_nbytes))
         self._plain = Encoder(size_threshold=None)
         self._encoder = Encoder(size_threshold=SIZE_THRESHOLD)
         self._lock = threading.Lock()
         self._over = False
         self._copied_nbytes = 0  # into the arena, so far
+
+    @property
+    def arena(self) -> Arena:
+        return self._arena
 
     def dumps(
         self, request: Request, request_id: int, nbytes: int, timeout: float | None

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -21,12 +21,9 @@ from mmlab.errors import EngineError, TransportError
 from mmlab.pipeline.attached import AttachedEngine
 from mmlab.pipeline.directory import PrivateDirectory
 from mmlab.pipeline.inflight import ByteBudget, InFlight, Pending, ReplyFuture
-from mmlab.pipeline.lending import Lender
 from mmlab.pipeline.making import Room, check_process
 from mmlab.pipeline.messages import (
-    ARENA,
     COUNTER_BITS,
-    TORCH_SHM,
     EngineConfig,
     Kind,
     Ready,
@@ -34,16 +31,13 @@ from mmlab.pipeline.messages import (
     Welcome,
     frontend_of,
 )
+from mmlab.pipeline.outgoing import Outgoing, make_outgoing
 from mmlab.pipeline.process import EngineProcess
 from mmlab.pipeline.replies import Replies
-from mmlab.pipeline.serializers import make_serializer
-from mmlab.transports import Buffer, open_transport, pieces
+from mmlab.transports import open_transport, pieces
 from mmlab.transports.base import RequestSender
 from mmlab.transports.limits import require_descriptors
 from mmlab.wire import Encoder
-
-if TYPE_CHECKING:
-    from mmlab.bench.peers.torch_shm import Sharer
 
 PIPELINE_DESCRIPTORS = 24  # of a frontend while it starts: 19, and some for its replies
 GREETING_S = 0.02  # how often a greeting is repeated until the engine answers it
@@ -87,26 +81,15 @@ class Link:
         require_descriptors(PIPELINE_DESCRIPTORS, "a pipeline")
         self._transport = open_transport(config.transport)
         self._directory: PrivateDirectory | None = None
-        self._lender: Lender | None = None
-        self._sharer: Sharer | None = None
+        self._outgoing: Outgoing | None = None
         try:
-            if config.transport == ARENA:
-                self._lender = Lender(config.max_nbytes)
-            self._serializer = make_serializer(
-                config.serializer,
-                insecure_pickle=config.insecure_pickle,
-                private=self._transport.private,
-                max_nbytes=config.max_nbytes,
-            )
-            fd = None if self._lender is None else self._lender.arena.fileno()
             if welcome is None:
                 self._directory = PrivateDirectory()
                 config = msgspec.structs.replace(config, directory=str(self._directory.path))
-                if config.transport == TORCH_SHM:
-                    from mmlab.bench.peers.torch_shm import Sharer
-
-                    self._sharer = Sharer(self._directory.path)
-                    config = msgspec.structs.replace(config, authkey=self._sharer.authkey)
+            self._outgoing = make_outgoing(config, private=self._transport.private)
+            fd = None if self.arena is None else self.arena.fileno()
+            if welcome is None:
+                config = msgspec.structs.replace(config, authkey=self._outgoing.authkey)
                 self.process = EngineProcess(config, self._engine_ended, fd)
             else:
                 self.process = AttachedEngine(
@@ -138,13 +121,14 @@ class Link:
                     f"{self._start_timeout} s"
                 )
         self._sender = sender
-        take_back = None if self._lender is None else self._lender.take_back
+        assert self._outgoing is not None
+        take_back = self._outgoing.take_back
         self._replies = Replies(receiver, self.inflight, decode_text, take_back)
         return ready
 
     @property
     def arena(self) -> Arena | None:
-        return None if self._lender is None else self._lender.arena
+        return None if self._outgoing is None else self._outgoing.arena
 
     def room(self, timeout: float | None) -> Room:
         """Room for a request that is still to be made, to be passed to `submit` within it."""
@@ -165,6 +149,8 @@ class Link:
         """Send from this thread. All that can be wrong with the request is raised, nothing sent."""
         deadline = None if timeout is None else time.monotonic() + timeout
         check_process(self._pid)
+        assert self._outgoing is not None
+        assert self._sender is not None
         taken = room is not None and room.nbytes > 0
         if not taken:
             self.budget.acquire(nbytes, timeout)
@@ -173,9 +159,10 @@ class Link:
         pending = Pending(future, nbytes, begun_ns, timings)
         lease: Lease | None = None
         try:
-            begun = time.perf_counter()
-            frames, lease = self._dumps(request, request_id, nbytes, deadline)
-            timings["encode"] = time.perf_counter() - begun
+            begun = time.monotonic()
+            left = None if deadline is None else max(0.0, deadline - begun)
+            frames, lease = self._outgoing.dumps(request, request_id, nbytes, left)
+            timings["encode"] = time.monotonic() - begun
             pending.num_frames = len(frames)
             pending.wire_nbytes = sum(memoryview(frame).nbytes for frame in frames)
             self.inflight.add(request_id, pending)
@@ -191,8 +178,7 @@ class Link:
                 self.budget.check()  # the arena closes when the engine has ended: say that
             raise
         try:
-            assert self._sender is not None
-            with contextlib.nullcontext() if self._lender is None else self._lender.lending(lease):
+            with self._outgoing.lending(lease):
                 pending.started_ns = time.monotonic_ns()  # the reply may come before send returns
                 self._sender.send(frames)
         except BaseException as error:
@@ -202,19 +188,9 @@ class Link:
             raise
         return future
 
-    def _dumps(
-        self, request: Request, request_id: int, nbytes: int, deadline: float | None
-    ) -> tuple[list[Buffer], Lease | None]:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if self._sharer is not None:
-            return self._sharer.dumps(request, request_id, nbytes, left), None
-        if self._lender is None:
-            return self._serializer.dumps(request, request_id), None
-        return self._lender.dumps(request, request_id, nbytes, left)
-
     def _request_ended(self, request_id: int) -> None:
-        if self._sharer is not None:
-            self._sharer.release(request_id)
+        if self._outgoing is not None:
+            self._outgoing.release(request_id)
 
     def _abort(self, request_id: int) -> bool:
         """The caller has cancelled; True if the request was still under way."""
@@ -238,8 +214,7 @@ class Link:
             "frames_unreleased": 0 if sender is None else sender.unreleased(),
             "unexpected_replies": 0 if replies is None else replies.unexpected,
             "engine_rejected": 0 if replies is None else replies.rejected,
-            **({} if self._lender is None else self._lender.stats()),
-            **({} if self._sharer is None else self._sharer.stats()),
+            **({} if self._outgoing is None else self._outgoing.stats()),
         }
 
     def _engine_ended(self, error: EngineError) -> None:
@@ -251,10 +226,8 @@ class Link:
     def _fail_all(self, error: Callable[[], EngineError]) -> None:
         """End every wait and every future with it."""
         self.budget.close(error)
-        if self._lender is not None:
-            self._lender.close()  # before any callback of a future: it may wait for room there
-        if self._sharer is not None:
-            self._sharer.close()
+        if self._outgoing is not None:
+            self._outgoing.close()  # before any callback of a future: it may wait for room there
         self.inflight.fail_all(error)
 
     def close(self) -> None:
@@ -290,10 +263,8 @@ class Link:
 
     def _close_files(self) -> None:
         try:
-            if self._lender is not None:
-                self._lender.close()
-            if self._sharer is not None:
-                self._sharer.close()
+            if self._outgoing is not None:
+                self._outgoing.close()
             self._transport.close()
         finally:
             if self._directory is not None:

@@ -18,10 +18,11 @@ import torch
 
 from mmlab.arena import Arena
 from mmlab.arena.leases import tensor_nbytes
-from mmlab.errors import TransportError
+from mmlab.errors import BatchError, TransportError
+from mmlab.fields import KwargsItems
 from mmlab.pipeline.inflight import ByteBudget
 from mmlab.pipeline.lending import LITTLE
-from mmlab.pipeline.messages import Request
+from mmlab.pipeline.messages import Request, missing_items
 from mmlab.pipeline.settings import PAYLOADS
 
 if TYPE_CHECKING:
@@ -83,6 +84,22 @@ class Room:
         if self.nbytes:
             nbytes, self.nbytes = self.nbytes, 0
             self._budget.release(nbytes)
+
+
+def check_items(items: object) -> None:
+    """BatchError for what are no items, or not all there."""
+    if items is None:
+        return
+    if not isinstance(items, KwargsItems):
+        raise BatchError(
+            f"items: got {type(items).__qualname__}, wanted KwargsItems "
+            "(KwargsItems.from_processor makes them) or None"
+        )
+    if missing := missing_items(items):
+        raise BatchError(
+            f"{', '.join(missing)}: None stands for an item that the engine has in its cache, and "
+            "there is no such cache yet: send the item itself"
+        )
 
 
 def check_process(owner: int) -> None:

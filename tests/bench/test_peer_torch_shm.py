@@ -34,7 +34,7 @@ class Ends:
         )
 
     def carry(self, items: KwargsItems, number: int = 1) -> KwargsItems:
-        frames = self.sharer.dumps(Request([1], 1, items), number, items.nbytes, 1)
+        frames, _ = self.sharer.dumps(Request([1], 1, items), number, items.nbytes, 1)
         self.push.send(frames)  # type: ignore[attr-defined]
         message = self.receiver.receive(5)
         assert message is not None and message.error is None

@@ -26,8 +26,8 @@ def arena_of(pipeline: Pipeline) -> Arena:
 
 
 def lender_of(pipeline: Pipeline) -> Lender:
-    assert pipeline._link._lender is not None
-    return pipeline._link._lender
+    assert isinstance(pipeline._link._outgoing, Lender)
+    return pipeline._link._outgoing
 
 
 def is_empty(pipeline: Pipeline) -> bool:

@@ -66,7 +66,12 @@ def test_a_killed_frontend_takes_only_its_own_along() -> None:
         assert wait_for(lambda: arenas_mapped(pipe.engine_pid) == maps)
         assert pipe.submit_items(None).result(5) and "has left" in pipe.engine_output
         assert is_empty(pipe) and is_empty(other)
-        ignored = ("engine_rejected", "arena_peak_nbytes", "arena_free_nbytes")
+        ignored = (
+            "engine_rejected",
+            "arena_peak_nbytes",
+            "arena_copied_nbytes",
+            "arena_free_nbytes",
+        )
         after = pipe.stats()
         assert {n: v for n, v in after.items() if n not in ignored} == {
             n: v for n, v in stats.items() if n not in ignored
@@ -152,7 +157,8 @@ def fails_in_time(other: Pipeline, engine: psutil.Process, go: Callable[[], obje
             futures.append(other.submit_items(some_items(100_000)))
     errors = [future.exception(5) for future in futures]
     assert time.monotonic() - begun < ERRORS_WITHIN_S
-    assert all(error is None or isinstance(error, EngineError) for error in errors)
+    others = [e for e in errors if e is not None and not isinstance(e, EngineError)]
+    assert not others
 
 
 def test_when_the_owner_is_killed_the_engine_ends_and_the_others_are_told() -> None:

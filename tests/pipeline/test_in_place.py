@@ -215,7 +215,7 @@ def test_whatever_fails_on_the_way_holds_nothing_though_its_error_is_kept(
     elif where == "writing":
         target, name = pixels, "apply"  # type: ignore[assignment]
     else:
-        target, name = pipe._link._lender, "dumps"  # type: ignore[assignment]
+        target, name = pipe._link._outgoing, "dumps"  # type: ignore[assignment]
     real = getattr(target, name)
 
     def passes(*given: Any, **named: Any) -> Any:

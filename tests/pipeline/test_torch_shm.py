@@ -116,7 +116,7 @@ def test_the_callers_tensors_stay_where_they_are(pipe: Pipeline) -> None:
     items = pixels_of(huge[3:5])
     with frozen(pipe):
         future = pipe.submit_items(items)
-        sharer = pipe._link._sharer
+        sharer = pipe._link._outgoing
         assert sharer is not None
         (storage,) = sharer._waiting.values()
         assert storage.nbytes() == 2 * MIB and storage.is_shared()  # of a storage of 16 MiB
@@ -153,13 +153,13 @@ def test_whoever_has_not_the_key_gets_nothing(pipe: Pipeline) -> None:
 def test_handles_that_name_nothing_end_their_request_only(
     pipe: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sharer = pipe._link._sharer
+    sharer = pipe._link._outgoing
     assert sharer is not None
     honest, rejected = sharer.dumps, pipe.stats()["engine_rejected"]
 
-    def spoilt(*arguments: object) -> list[Buffer]:
-        head, _ = honest(*arguments)  # type: ignore[arg-type]
-        return [head, *handles]
+    def spoilt(*arguments: object) -> tuple[list[Buffer], None]:
+        (head, _), _ = honest(*arguments)  # type: ignore[arg-type]
+        return [head, *handles], None
 
     monkeypatch.setattr(sharer, "dumps", spoilt)
     handles: list[bytes]

@@ -43,8 +43,10 @@ import numpy as np
 import torch
 import torch.multiprocessing  # registers its reductions with multiprocessing's pickler
 
+from mmlab.arena import Lease
 from mmlab.errors import BackpressureTimeout, TransportError
 from mmlab.pipeline.messages import Kind, Request
+from mmlab.pipeline.outgoing import Outgoing
 from mmlab.pipeline.serializers import SIZE_THRESHOLD
 from mmlab.transports.base import Buffer
 from mmlab.transports.limits import naming_the_limit
@@ -87,11 +89,11 @@ class _Pickler(reduction.ForkingPickler):
         return (self._number, value.nbytes()) if isinstance(value, torch.UntypedStorage) else None
 
 
-class Sharer:
+class Sharer(Outgoing):
     """The frontend's side. It has a request's memory until the engine has fetched it, or the
     request has ended (`release`), and a thread that answers the engine."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path | str) -> None:
         self.authkey = secrets.token_bytes(32)
         self._plain = Encoder(size_threshold=None)
         self._encoder = Encoder(size_threshold=SIZE_THRESHOLD)
@@ -102,7 +104,7 @@ class Sharer:
         with naming_the_limit("sharing torch's memory"), contextlib.ExitStack() as undo:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             undo.callback(self._socket.close)
-            self._socket.bind(str(directory / SOCKET))
+            self._socket.bind(str(Path(directory) / SOCKET))
             self._socket.listen()
             self._wake = os.eventfd(0, os.EFD_CLOEXEC)
             undo.callback(os.close, self._wake)
@@ -112,16 +114,16 @@ class Sharer:
 
     def dumps(
         self, request: Request, request_id: int, nbytes: int, timeout: float | None
-    ) -> list[Buffer]:
+    ) -> tuple[list[Buffer], Lease | None]:
         """Frame 0, and behind it the pickled handles of the payload's `nbytes` bytes.
 
         EncodeError for what cannot be carried; waits up to `timeout` seconds while MAX_SHARED
         requests are under way: BackpressureTimeout.
         """
         if nbytes < LITTLE:
-            return self._plain.encode(request, Kind.REQUEST, request_id)
+            return self._plain.encode(request, Kind.REQUEST, request_id), None
         head, *payload = self._encoder.encode(request, Kind.REQUEST, request_id)
-        return [head, self._share(payload, request_id, timeout)] if payload else [head]
+        return [head, *([self._share(payload, request_id, timeout)] if payload else [])], None
 
     def _share(self, payload: Sequence[Buffer], request_id: int, timeout: float | None) -> bytes:
         with self._changed:
