@@ -104,6 +104,17 @@ def transfer(
             show_default="all",
         ),
     ] = None,
+    sustained: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N",
+            help="Numbers of images that are measured with two messages in flight, too, or none.",
+            show_default="8, with --full all",
+        ),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="All sizes sustained, pickle up to 1 GiB a message.")
+    ] = False,
     peer: Peer = None,
     peer_python: PeerPython = None,
     image_size: Annotated[
@@ -134,6 +145,8 @@ def transfer(
         images=images,
         dtypes=dtypes,
         ways=ways,
+        sustained=sustained,
+        full=full,
         peer=peer,
         python=peer_python,
         image_size=image_size,

@@ -12,8 +12,8 @@ import typer
 
 from mmlab.bench.footing import footing
 from mmlab.bench.transfer import launch, report, room
-from mmlab.bench.transfer.__main__ import cases
 from mmlab.bench.transfer.payload import DTYPES
+from mmlab.bench.transfer.plan import cases, duration_text, estimate_s, requests
 from mmlab.bench.transfer.timing import Row
 from mmlab.bench.transfer.ways import chosen
 from mmlab.bench.wire.launch import PEERS, peer_python
@@ -22,6 +22,8 @@ from mmlab.cli.tables import table
 from mmlab.errors import MMLabError, UsageError, unknown
 
 MOST_IMAGES = 4096
+SUSTAINED = 8  # images, where nobody says how many
+_LISTS = {"rows": "messages", "sustained": "sustained", "requests": "requests"}
 T = TypeVar("T")
 
 
@@ -30,6 +32,8 @@ def transfer(
     images: str,
     dtypes: str,
     ways: str | None,
+    sustained: str | None,
+    full: bool,
     peer: str | None,
     python: Path | None,
     image_size: int,
@@ -45,18 +49,23 @@ def transfer(
     counts = _listed("--images", images, _count)
     kinds = _listed("--dtypes", dtypes, _dtype)
     wanted = chosen(None if ways is None else _listed("--ways", ways, str), peer is not None)
-    plan = cases(counts, kinds, image_size)
+    streamed = _streamed(sustained, counts, full)
+    plan = [*cases(counts, kinds, image_size), *requests(kinds, image_size)]
     make_folder(out)
     found_python = peer_python(python) if peer else sys.executable
-    room.check(plan, wanted)
+    room.check(plan, wanted, full)
+    about = duration_text(estimate_s(plan, streamed, wanted, seconds, full))
+    typer.echo(f"about {about} for {len(plan)} messages by {len(wanted)} ways", err=True)
     found: list[dict[str, object]] = []
     ended_by: BaseException | None = None
     try:
         for row in launch.run(
             found_python,
             peer=peer,
-            ways=[way.name for way in wanted],
+            ways=[way.name for way in wanted if not way.request],
             images=counts,
+            sustained=streamed,
+            full=full,
             dtypes=kinds,
             image_size=image_size,
             seconds=seconds,
@@ -68,7 +77,8 @@ def transfer(
         ended_by = error  # what was measured so far is shown and kept
     head = {key: value for row in found if "way" not in row for key, value in row.items()}
     rows = cast("list[Row]", [row for row in found if "way" in row])
-    everything = {"peer": head.get("peer"), "environment": head.get("environment"), "rows": rows}
+    everything = {key: head.get(key) for key in ("peer", "environment")}
+    everything |= {name: [r for r in rows if r["table"] == kind] for name, kind in _LISTS.items()}
     where = footing(head, "pyzmq")
     if out is not None and rows:
         _write(out, everything, rows, where)
@@ -77,7 +87,8 @@ def transfer(
     elif rows:
         for title, columns, lines in report.tables(rows):
             typer.echo(f"{title}\n{table(columns, lines)}\n")
-        typer.echo(f"{report.notes(rows)}\n\n{where}")
+        foot = [*report.failures(rows), report.notes(rows), "", where]
+        typer.echo("\n".join(foot))
     if ended_by is not None:
         raise ended_by
 
@@ -88,7 +99,9 @@ def _write(out: Path, everything: object, rows: Sequence[Row], where: str) -> No
     from mmlab.plots import style
     from mmlab.plots.transfer import transfer as draw
 
-    typer.echo(style.save(draw(rows, where), out, "transfer"), err=True)
+    messages = [row for row in rows if row["table"] == "messages" and not row["error"]]
+    if messages:
+        typer.echo(style.save(draw(messages, where), out, "transfer"), err=True)
 
 
 def _listed(option: str, text: str, read: Callable[[str], T]) -> list[T]:
@@ -99,10 +112,23 @@ def _listed(option: str, text: str, read: Callable[[str], T]) -> list[T]:
     return list(dict.fromkeys(read(part) for part in parts))
 
 
-def _count(text: str) -> int:
+def _count(text: str, option: str = "--images") -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST_IMAGES:
-        raise UsageError(f"--images {text!r}: wanted numbers from 1 to {MOST_IMAGES}")
+        raise UsageError(f"{option} {text!r}: wanted numbers from 1 to {MOST_IMAGES}")
     return int(text)
+
+
+def _streamed(text: str | None, images: Sequence[int], full: bool) -> list[int]:
+    """The numbers of images with a sustained table: the named ones, or all, none, or 8."""
+    if text is None:
+        return list(images) if full else [n for n in images if n == SUSTAINED]
+    if text == "none":
+        return []
+    found = _listed("--sustained", text, lambda part: _count(part, "--sustained"))
+    for count in found:
+        if count not in images:
+            raise UsageError(f"--sustained {count}: it is not among the --images")
+    return found
 
 
 def _dtype(text: str) -> str:

@@ -54,12 +54,21 @@ def read_rss(pid: int) -> Rss | None:
 
 def read_pss(pid: int) -> int | None:
     """PSS in bytes without pages of files; None where the process has ended, or is another's."""
+    found = read_pss_and_shared(pid)
+    return None if found is None else found[0]
+
+
+def read_pss_and_shared(pid: int) -> tuple[int, int] | None:
+    """The same, and the part of it that is shared memory."""
     rss = read_rss(pid)
     if rss is None or rss.private:
-        return None if rss is None else rss.anonymous
-    found = _read(pid, "smaps_rollup", (b"Pss:", b"Pss_File:"))
+        return None if rss is None else (rss.anonymous, 0)
+    keys = (b"Pss:", b"Pss_File:", b"Pss_Shmem:")
+    found = _read(pid, "smaps_rollup", keys)
     whole = found.get(b"Pss:")
-    return None if whole is None else whole - found.get(b"Pss_File:", 0)
+    if whole is None:
+        return None
+    return whole - found.get(b"Pss_File:", 0), found.get(b"Pss_Shmem:", 0)
 
 
 def reset_high_water(pid: int) -> bool:

@@ -13,6 +13,7 @@ import os
 import stat
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from mmlab.errors import TransportError
@@ -36,9 +37,9 @@ def _bases() -> list[Path]:
 class PrivateDirectory:
     """A new directory that only this user can enter. `close` removes it with its sockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, bases: Sequence[Path] | None = None) -> None:
         reasons = []
-        for base in _bases():
+        for base in _bases() if bases is None else bases:
             length = len(os.fsencode(base)) + 1 + len(PREFIX) + 8 + LONGEST_NAME
             if length > MAX_PATH:
                 reasons.append(f"{base}: a socket there has {length} bytes, limit {MAX_PATH}")

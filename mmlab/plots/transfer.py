@@ -14,9 +14,15 @@ from mmlab.plots import style
 
 Rows = Sequence[dict[str, str | int | float | None]]
 LIMIT = "memcpy"
-# Ways that are no strategies take the look of one; as variants, dotted with an open marker.
-_LIKE = {"pickle5": "pickle", "msgpack-tuned": "msgpack", "arena-in-place": "arena"}
-_VARIANTS = ("msgpack-tuned", "arena-in-place")
+# Ways that are no strategies take the look of one, as its variants: dotted with an open marker.
+_LIKE = {
+    "pickle5": "pickle",
+    "msgpack-tuned": "msgpack",
+    "arena-in-place": "arena",
+    "vllm-inline": "vllm",
+    "vllm-torch-shm": "torch-shm",
+}
+_OWN = {"segments": style.Look("#8c8c8c", "8", ""), "vllm-store": style.Look("#a04fb8", "H", "")}
 
 
 def transfer(rows: Rows, where: str) -> Figure:
@@ -25,7 +31,7 @@ def transfer(rows: Rows, where: str) -> Figure:
     ways = list(dict.fromkeys(str(row["way"]) for row in rows))
     sizes = sorted({_f(row["images"]) for row in rows})
     with matplotlib.rc_context(style.RC):  # type: ignore[arg-type]
-        figure = style.new_figure(4.6)
+        figure = style.new_figure(4.9)
         panels = figure.subplots(1, len(dtypes), sharex=True, sharey=True, squeeze=False)[0]
         for axes, dtype in zip(panels, dtypes, strict=True):
             for way in ways:
@@ -66,9 +72,9 @@ def _line(axes: Axes, way: str, rows: Rows) -> None:
 def _look(way: str) -> dict[str, object]:
     if way == LIMIT:
         return {"color": style.INK, "ls": (0, (4, 3)), "lw": 1.1}
-    found = style.look(_LIKE.get(way, way))
+    found = _OWN.get(way) or style.look(_LIKE.get(way, way))
     look: dict[str, object] = {"color": found.colour, "marker": found.marker, "ms": 5, "lw": 1.4}
-    if way in _VARIANTS:
+    if way in _LIKE:
         look |= {"ls": (0, (1, 1.5)), "mfc": "white"}
     return look
 

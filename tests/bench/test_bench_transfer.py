@@ -16,18 +16,22 @@ import psutil
 import pytest
 
 from mmlab.bench.transfer import report
-from mmlab.bench.transfer.__main__ import cases, grouped
+from mmlab.bench.transfer.__main__ import grouped
 from mmlab.bench.transfer.packets import Case
 from mmlab.bench.transfer.pair import Pair
+from mmlab.bench.transfer.payload import nbytes_of
+from mmlab.bench.transfer.plan import cases, duration_text, estimate_s
 from mmlab.bench.transfer.timing import Samples, _row
-from mmlab.bench.transfer.ways import WAYS, chosen, copies
+from mmlab.bench.transfer.ways import NAMES, WAYS, chosen, copies, left_out
+from mmlab.bench.transfer.ways.shm import SHM
 from mmlab.cli import main
 from mmlab.errors import MMLabError, UsageError
+from mmlab.pipeline.directory import PrivateDirectory
 
 if TYPE_CHECKING:
     from tests.conftest import Leftovers
 
-OWN = [name for name, way in WAYS.items() if not way.peer]
+OWN = [name for name in NAMES if not WAYS[name].peer]
 SMALL = ["--image-size", "64", "--seconds", "0.05"]
 ARENA = ["--ways", "arena", "--images", "1,2,3,4,5,6,7,8"]  # the fewest processes, many cases
 
@@ -40,10 +44,12 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.timeout(240)  # six processes load torch
 def test_the_command_measures_every_way(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, sockets: Path, leftovers: Leftovers
 ) -> None:
-    options = ["--images", "2,1", "--dtypes", "bfloat16", "--json", "--out", str(tmp_path)]
+    options = ["--images", "2,1", "--dtypes", "bfloat16", "--sustained", "2"]
+    options += ["--json", "--out", str(tmp_path)]
     assert main(["bench", "transfer", *SMALL, *options]) == 0
     out, err = capfd.readouterr()
     printed = json.loads(out)
@@ -55,18 +61,32 @@ def test_the_command_measures_every_way(
     assert [(row["images"], row["way"]) for row in rows] == [(n, w) for n in (1, 2) for w in OWN]
     for row in rows:
         assert row["payload_nbytes"] == row["images"] * 3 * 64 * 64 * 2
-        assert row["rounds"] >= 5 and row["messages"] == 5 * row["rounds"]
+        assert row["rounds"] >= 5 and row["messages"] == 5 * row["rounds"] and not row["error"]
         assert 0 < row["low_s"] <= row["median_s"] <= row["high_s"]
         assert row["over_memcpy_low"] <= row["over_memcpy"] <= row["over_memcpy_high"]
         assert row["over_vllm"] is None and row["cpu_s"] > 0 and row["extra_payloads"] >= 0
-        assert row["copies"] == WAYS[row["way"]].copies
+        assert row["copies"] == (6 * row["images"] + 1 if row["way"] == "pickle" else copied(row))
+        assert (row["shared_payloads"] > 1) == row["way"].startswith("arena")
+    streams = printed["sustained"]
+    assert [(row["images"], row["way"]) for row in streams] == [(2, way) for way in OWN]
+    assert all(row["rounds"] >= 5 and row["messages"] >= 4 * row["rounds"] for row in streams)
+    asked = [(row["images"], row["way"], row["over_memcpy"]) for row in printed["requests"]]
+    assert asked == [(n, way, None) for n in (0, 1) for way in ("msgpack", "arena")]
+    assert [row["payload_nbytes"] for row in printed["requests"]] == [0, 0, 24576, 24576]
     assert {row["over_memcpy"] for row in rows if row["way"] == "memcpy"} == {1.0}
-    assert "2 of 2" in err and not list(sockets.iterdir())
+    assert err.startswith("about ") and "4 of 4" in err and not list(sockets.iterdir())
     assert not leftovers("processes", "shm")
-    titles = [title for title, _, _ in report.tables(rows)]
+    titles = [title for title, _, _ in report.tables([*rows, *streams, *printed["requests"]])]
+    assert "bfloat16, 0.0492 MB, two in flight" in titles[2]
+    assert titles[3].startswith("request of 100 token ids and nothing else")
+    assert titles[4].startswith("request of 100 token ids and 1 image 3 x 64 x 64 bfloat16")
     assert titles[1].startswith("2 images 3 x 64 x 64 bfloat16, 0.0492 MB")
     _, head, lines = next(report.tables(rows))
-    assert "/ vllm" not in head and {len(line) for line in lines} == {len(head)}
+    assert not any("vllm" in word for word in head) and {len(line) for line in lines} == {len(head)}
+
+
+def copied(row: dict[str, object]) -> int:
+    return WAYS[str(row["way"])].copies
 
 
 def test_ctrl_c_shows_and_keeps_what_was_measured(
@@ -96,9 +116,31 @@ def test_a_process_that_dies_is_an_error_and_takes_its_pair_along(
         pair.prepare(Case(2, "uint8", 64, 3))
         assert len(pair.turn("arena", 4).seconds) == 4
         receiver.kill()
-        with pytest.raises(MMLabError, match="by memcpy, arena: the receiver"):
+        with pytest.raises(MMLabError, match="by arena: the receiver"):
             pair.turn("arena", 4)
     assert not psutil.wait_procs([sender, receiver], timeout=10)[1]
+    assert not list(sockets.iterdir()) and not leftovers("shm", "fds", "processes")
+
+
+def test_a_way_that_fails_is_left_out_until_the_next_case_and_the_others_go_on(
+    sockets: Path, leftovers: Leftovers
+) -> None:
+    case = Case(2, "uint8", 64, 3)
+    with Pair([WAYS["memcpy"], WAYS["msgpack"], WAYS["segments"]], 1) as pair:
+        old = [psutil.Process(pid) for pid in pair.wait().pids]
+        pair.prepare(case)
+
+        def dies() -> object:
+            old[1].kill()
+            return pair.turn("segments", 1)
+
+        assert pair.attempt("segments", dies) is None
+        assert "the receiver" in pair.failed["segments"] and pair.ways == ["memcpy", "msgpack"]
+        assert not psutil.wait_procs(old, timeout=10)[1]
+        assert pair.turn("msgpack", 2).receiver.cpu_s > 0
+        pair.prepare(case)
+        assert pair.ways == ["memcpy", "msgpack", "segments"] and not pair.failed
+        assert len(pair.turn("segments", 2).seconds) == 2
     assert not list(sockets.iterdir()) and not leftovers("shm", "fds", "processes")
 
 
@@ -109,13 +151,17 @@ def test_what_was_measured_before_a_failure_is_shown(
         samples = {way: Samples([0.5, 0.25], 2, 1.0) for way in ("memcpy", "vllm")}
         for way in samples:
             yield dict(_row(Case(2, "uint8", 64, 3), way, samples, None))
+        yield dict(_row(Case(2, "uint8", 64, 3), "arena", {}, None, "no room"))
         raise MMLabError("the measurement ended")
 
     monkeypatch.setattr("mmlab.bench.transfer.launch.run", run)
     assert main(["bench", "transfer", "--out", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     assert "/ vllm" in out and "missing" in out and "mmlab: the measurement ended" in err
-    assert len(json.loads((tmp_path / "transfer.json").read_text())["rows"]) == 2
+    assert "arena, 2 x uint8: no room" in out
+    kept = json.loads((tmp_path / "transfer.json").read_text())["rows"]
+    assert [(row["way"], row["median_s"]) for row in kept[2:]] == [("arena", None)]
+    assert len(kept) == 3
 
 
 def test_a_controller_that_is_killed_takes_its_pairs_along(
@@ -127,6 +173,20 @@ def test_a_controller_that_is_killed_takes_its_pairs_along(
         job.kill()
         job.communicate(timeout=10)
     assert len(below) == 2 and not psutil.wait_procs(below, timeout=10)[1]
+    assert not leftovers("shm", "processes")
+
+
+def test_segments_of_a_controller_that_is_killed_are_removed_by_the_next_start(
+    sockets: Path, leftovers: Leftovers
+) -> None:
+    numbers = ["--images", *map(str, range(1, 9)), "--dtypes", "float32", "--image-size", "512"]
+    arguments = ["--seconds", "0.05", "--ways", "segments", *numbers]
+    job, below = begun(["mmlab.bench.transfer", *arguments], 2)
+    with job:
+        job.kill()
+        job.communicate(timeout=10)
+    assert not psutil.wait_procs(below, timeout=10)[1]
+    PrivateDirectory([SHM]).close()
     assert not leftovers("shm", "processes")
 
 
@@ -160,6 +220,8 @@ def test_a_peer_that_is_not_installed_is_said_before_anything_is_measured(
         (["--dtypes", "float16"], "unknown dtype 'float16'"),
         (["--images", "1,,2"], "commas"),
         (["--images", "0"], "from 1 to 4096"),
+        (["--images", "1,8", "--sustained", "4"], "--sustained 4: it is not among the --images"),
+        (["--sustained", "x"], "--sustained 'x': wanted numbers"),
         (["--images", "many"], "from 1 to 4096"),
         (["--seconds", "0"], "0.05"),
         (["--image-size", "0"], "greater than or equal to 1"),
@@ -178,7 +240,7 @@ def test_what_does_not_fit_into_memory_is_refused_with_numbers(
 ) -> None:
     assert main(["bench", "transfer", "--images", "4096,1", "--image-size", "8192"]) == 2
     out, err = capsys.readouterr()
-    assert "4096 images float32 of 3072.00 GiB by 7 ways may take" in err and not out
+    assert "4096 images float32 of 3072.00 GiB by 10 ways may take" in err and not out
     assert "GiB, available are" in err and "choose fewer --images" in err
 
 
@@ -192,21 +254,36 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_measured(
 
 
 def test_ways_come_in_one_order_and_the_limit_is_always_among_them() -> None:
-    assert [way.name for way in chosen(["msgpack", "pickle5"], False)] == [
-        "memcpy",
-        "pickle5",
-        "msgpack",
-    ]
-    assert [way.name for way in chosen(["arena"], True)] == ["memcpy", "arena", "vllm"]
+    def names(ways: list[str], peer: bool) -> list[str]:
+        return [way.name for way in chosen(ways, peer)]
+
+    assert names(["torch-shm", "pickle5"], False) == ["memcpy", "pickle5", "torch-shm"]
+    ours = ["memcpy", "arena", "vllm", "arena-request", "vllm-request"]
+    assert names(["arena"], True) == ours  # a way has its form for whole requests with it
     assert [way.name for way in chosen(None, True)] == list(WAYS)
     with pytest.raises(UsageError, match="needs --peer"):
         chosen(["vllm-tuned"], False)
+    with pytest.raises(UsageError, match="unknown way 'arena-request'"):
+        chosen(["arena-request"], False)
 
 
 def test_copies_are_declared_for_each_size() -> None:
     sizes = (1 << 20, 8 << 20, 256 << 20, 257 << 20)
-    assert [copies(WAYS["vllm-arena"], nbytes) for nbytes in sizes] == [2, 1, 1, 2]
-    assert [copies(WAYS["arena"], nbytes) for nbytes in sizes] == [1, 1, 1, 1]
+    case = Case(8, "uint8", 64, 3)
+    assert [copies(WAYS["vllm-arena"], case, nbytes) for nbytes in sizes] == [2, 1, 1, 2]
+    assert [copies(WAYS["arena"], case, nbytes) for nbytes in sizes] == [1, 1, 1, 1]
+    assert copies(WAYS["pickle"], case, 1) == 49
+
+
+def test_pickle_is_left_out_where_its_message_would_be_too_large() -> None:
+    case = Case(8, "float32", 896, 3)
+    reason = left_out(WAYS["pickle"], case, nbytes_of(case), False)
+    assert reason is not None and "8 images drag 8 batches along" in reason
+    assert "0.62 GB (limit 0.27 GB, above it only with --full)" in reason
+    assert left_out(WAYS["pickle"], case, nbytes_of(case), True) is None
+    most = Case(16, "float32", 896, 3)
+    assert "limit 1.1 GB)" in str(left_out(WAYS["pickle"], most, nbytes_of(most), True))
+    assert left_out(WAYS["pickle5"], most, nbytes_of(most), False) is None
 
 
 def test_malloc_is_tuned_in_pairs_of_their_own() -> None:
@@ -224,3 +301,12 @@ def test_there_is_more_payload_in_rotation_than_a_cache_holds() -> None:
         payload = case.images * 3 * 896 * 896 * (4 if case.dtype == "float32" else 1)
         assert 3 <= case.sources <= 16
         assert case.sources * payload >= 256 << 20 or case.sources == 16
+
+
+def test_the_estimate_grows_with_what_is_asked_for() -> None:
+    plan = cases([1, 8], ["float32"], 896)
+    few, many = chosen(["arena"], False), chosen(None, False)
+    base = estimate_s(plan, [], few, 5.0, False)
+    assert 10 <= base < estimate_s(plan, [8], few, 5.0, False)
+    assert estimate_s(plan, [], many, 5.0, False) < estimate_s(plan, [], many, 5.0, True)
+    assert duration_text(30.2) == "30 s" and duration_text(330) == "6 min"

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
+import tempfile
 from collections.abc import Iterator, Sequence
+from multiprocessing import resource_sharer
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +16,7 @@ from mmlab.bench.transfer import packets
 from mmlab.bench.transfer.packets import Case, Line, Turn
 from mmlab.bench.transfer.payload import DTYPES, nbytes_of, proof, stamp
 from mmlab.bench.transfer.sender import _Loop
-from mmlab.bench.transfer.ways import WAYS
+from mmlab.bench.transfer.ways import NAMES, WAYS
 from mmlab.bench.transfer.ways.base import (
     Outlet,
     Receiver,
@@ -24,7 +28,7 @@ from mmlab.bench.transfer.ways.base import (
 from mmlab.errors import MMLabError, TransportError
 from mmlab.transports.base import Buffer, Sent
 
-SENT = [name for name, way in WAYS.items() if not way.peer and name != "memcpy"]
+SENT = [name for name in NAMES if not WAYS[name].peer and name != "memcpy"]
 IN_ARENA = ("arena", "arena-in-place")
 
 
@@ -45,11 +49,12 @@ class Frames:
 class Both:
     """A way's sender and receiver."""
 
-    def __init__(self, name: str, case: Case) -> None:
+    def __init__(self, name: str, case: Case, folder: Path) -> None:
         self.line, theirs = Line.pair("receiver")
         self.theirs = Line(theirs, "sender")
         self.frames = Frames()
-        self.sender: Sender = make_sender(WAYS[name], Outlet(self.frames, self.line))
+        outlet = Outlet(self.frames, self.line, folder, folder)
+        self.sender: Sender = make_sender(WAYS[name], outlet)
         self.receiver: Receiver = make_receiver(WAYS[name])
         self.sender.prepare(case, make_sources(case))
         self.receiver.prepare(case, self.theirs)
@@ -65,6 +70,16 @@ class Both:
         self.receiver.drop()
         self.line.close()
         self.theirs.close()
+        resource_sharer.stop(timeout=5)  # torch-shm's thread, whose socket lies in `folder`
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A short path, as sockets need it."""
+    config = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    monkeypatch.setitem(config, "tempdir", None)  # put back afterwards
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as path:
+        yield Path(path)
 
 
 @pytest.fixture(params=SENT)
@@ -73,9 +88,11 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_batch_arrives_equal_and_every_message_is_another(name: str, dtype: str) -> None:
+def test_the_batch_arrives_equal_and_every_message_is_another(
+    name: str, dtype: str, folder: Path
+) -> None:
     case = Case(3, dtype, 32, 2)
-    both = Both(name, case)
+    both = Both(name, case, folder)
     seen = set()
     for number in range(1, 600, 100):
         batch = both.sender.batches[number % 2]
@@ -92,8 +109,8 @@ def test_the_batch_arrives_equal_and_every_message_is_another(name: str, dtype: 
 
 
 @pytest.fixture
-def both(name: str) -> Iterator[Both]:
-    made = Both(name, Case(4, "float32", 64, 3))
+def both(name: str, folder: Path) -> Iterator[Both]:
+    made = Both(name, Case(4, "float32", 64, 3), folder)
     yield made
     made.close()
 

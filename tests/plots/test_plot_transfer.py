@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mmlab.bench.transfer.ways import WAYS
+from mmlab.bench.transfer.ways import NAMES
 from mmlab.plots import style
 from mmlab.plots.transfer import transfer
 
@@ -23,7 +23,7 @@ def rows(dtypes: tuple[str, ...], sizes: tuple[int, ...]) -> list[dict[str, obje
             "high_s": 1.2e-3 * n * (k + 1),
         }
         for dtype in dtypes
-        for k, way in enumerate(WAYS)
+        for k, way in enumerate(NAMES)
         for n in sizes
     ]
 
@@ -37,7 +37,7 @@ def test_every_way_has_a_line_and_the_limit_a_dashed_one(
     for axes in figure.axes:
         assert axes.get_xlabel() == "images in a message"
         assert axes.get_xscale() == axes.get_yscale() == "log"
-        assert len(axes.containers) == len(WAYS)
+        assert len(axes.containers) == len(NAMES)
         limit, *others = (container.lines[0] for container in axes.containers)
         assert limit.get_linestyle() == "--" and limit.get_marker() == "None"
         looks = {
@@ -45,7 +45,7 @@ def test_every_way_has_a_line_and_the_limit_a_dashed_one(
         }
         assert len(looks) == len(others)
     assert figure.axes[0].get_ylabel() == "encode to batch (ms)"
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(WAYS)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(NAMES)
     assert style.save(figure, tmp_path, "transfer").stat().st_size > 10_000
 
 

@@ -51,17 +51,19 @@ class VllmWire:
             logging.disable(before)
         self.version = importlib.metadata.version("vllm")
 
-    def encoder(self, inline: bool = False) -> _Codec:
-        """A new encoder; `inline`: everything inside the message, as with zero-copy disabled."""
-        return cast(
-            _Codec, self._serial.MsgpackEncoder(size_threshold=(1 << 62) if inline else 256)
-        )
+    def encoder(self, inline: bool = False, consumer: object = None) -> _Codec:
+        """A new encoder; `inline`: everything inside the message, as with zero-copy disabled;
+        `consumer`: who takes tensors by another way (vLLM's `TensorIpcSender`)."""
+        threshold = (1 << 62) if inline else 256
+        encoder = self._serial.MsgpackEncoder(threshold, oob_tensor_consumer=consumer)
+        return cast(_Codec, encoder)
 
-    def decoder(self, kind: object = None) -> _Codec:
-        """A new decoder for `kind`: a type, "items" (its own kwargs items), or nothing."""
+    def decoder(self, kind: object = None, provider: object = None) -> _Codec:
+        """A new decoder for `kind`: a type, "items" (its own kwargs items), or nothing.
+        `provider`: who has the tensors that a consumer took (vLLM's `TensorIpcReceiver`)."""
         if kind == "items":
             kind = self._inputs.MultiModalKwargsItems
-        return cast(_Codec, self._serial.MsgpackDecoder(kind))
+        return cast(_Codec, self._serial.MsgpackDecoder(kind, oob_tensor_provider=provider))
 
     def batched(self, key: str, data: torch.Tensor) -> PeerItems:
         """Items of one batched key."""

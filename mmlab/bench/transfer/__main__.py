@@ -13,17 +13,19 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import msgspec
 
 from mmlab.bench.transfer.packets import Case
 from mmlab.bench.transfer.pair import Pair
-from mmlab.bench.transfer.payload import nbytes_of, sources_of
+from mmlab.bench.transfer.payload import nbytes_of
+from mmlab.bench.transfer.plan import cases, requests
 from mmlab.bench.transfer.process import follow_parent
-from mmlab.bench.transfer.timing import measure
-from mmlab.bench.transfer.ways import LIMIT, WAYS, Way, chosen
+from mmlab.bench.transfer.sustained import measure_streams
+from mmlab.bench.transfer.timing import Row, measure
+from mmlab.bench.transfer.ways import LIMIT, NAMES, WAYS, Way, chosen
 from mmlab.bench.wire.__main__ import MISSING
 from mmlab.errors import MMLabError
 from mmlab.measure import environment
@@ -34,11 +36,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m mmlab.bench.transfer", description=__doc__)
     parser.add_argument("--parent", type=int, help="the process to end with")
     parser.add_argument("--peer", choices=["vllm"])
-    parser.add_argument("--ways", nargs="+", choices=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=NAMES)
     parser.add_argument("--images", nargs="+", type=int, default=[1, 4, 8, 16, 32])
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "uint8"])
     parser.add_argument("--image-size", type=int, default=896)
     parser.add_argument("--seconds", type=float, default=5.0, help="for each size and dtype")
+    parser.add_argument("--sustained", nargs="*", type=int, default=[8], help="images")
+    parser.add_argument("--full", action="store_true", help="larger messages by pickle")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1, help="of torch, in every process")
     options = parser.parse_args()
@@ -52,6 +56,7 @@ def main() -> int:
             return MISSING
     ways = chosen(options.ways, bool(options.peer))
     plan = cases(options.images, options.dtypes, options.image_size)
+    plan += requests(options.dtypes, options.image_size) if any(w.request for w in ways) else []
     begun = time.monotonic()
 
     def say(text: str) -> None:
@@ -65,19 +70,29 @@ def main() -> int:
         record["malloc_tuned"] = all(p.ready.tuned for p in pairs if p.tuned)
         print(json.dumps({"environment": record}), flush=True)
         draw = random.Random(options.seed)
+        how = {"seconds": options.seconds, "draw": draw, "full": options.full}
         for i, case in enumerate(plan, 1):
-            size = f"{case.images} x {case.dtype}, {nbytes_of(case) / 1e6:.3g} MB a message"
-            say(f"{i} of {len(plan)}: {size} ...")
-            for row in measure(pairs, case, seconds=options.seconds, draw=draw):
-                print(json.dumps(row), flush=True)
+            say(f"{i} of {len(plan)}: {_words(case)} ...")
+            _print(measure(pairs, case, **how), say)
+            if case.images in options.sustained and not case.tokens:
+                say(f"{i} of {len(plan)}: {_words(case)}, two in flight ...")
+                _print(measure_streams(pairs, case, **how), say)
     say("done")
     return 0
 
 
-def cases(images: Sequence[int], dtypes: Sequence[str], image_size: int) -> list[Case]:
-    """All messages, each dtype from its smallest on."""
-    plan = [Case(n, dtype, image_size, 1) for dtype in dtypes for n in sorted(set(images))]
-    return [msgspec.structs.replace(case, sources=sources_of(nbytes_of(case))) for case in plan]
+def _words(case: Case) -> str:
+    size = f"{case.images} x {case.dtype}, {nbytes_of(case) / 1e6:.3g} MB a message"
+    if case.tokens:
+        return f"a request of {case.tokens} tokens, {size}" if case.images else "a text request"
+    return size
+
+
+def _print(rows: Sequence[Row], say: Callable[[str], None]) -> None:
+    for row in rows:
+        print(json.dumps(row), flush=True)
+        if row["error"]:
+            say(f"{row['way']}: {row['error']}")
 
 
 def grouped(ways: Sequence[Way]) -> list[list[Way]]:

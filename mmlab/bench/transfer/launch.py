@@ -16,6 +16,8 @@ def run(
     peer: str | None,
     ways: Sequence[str],
     images: Sequence[int],
+    sustained: Sequence[int],
+    full: bool,
     dtypes: Sequence[str],
     image_size: int,
     seconds: float,
@@ -29,5 +31,6 @@ def run(
     arguments = ["--parent", str(os.getpid()), "--seconds", str(seconds), "--seed", str(seed)]
     arguments += ["--threads", str(threads), "--image-size", str(image_size)]
     arguments += ["--images", *map(str, images), "--dtypes", *dtypes, "--ways", *ways]
+    arguments += ["--sustained", *map(str, sustained), *(["--full"] if full else [])]
     arguments += ["--peer", peer] if peer else []
     return rows_of(python, "mmlab.bench.transfer", arguments, grace_s=_GRACE_S)

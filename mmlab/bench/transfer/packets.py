@@ -8,14 +8,37 @@ acknowledgement is the same for every way that is measured.
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 import msgspec
 
 from mmlab.errors import MMLabError, TransportError
 
+START_S: Final = 600.0  # several processes load vLLM at once, perhaps from a cold disk
 PATIENCE_S: Final = 120.0  # no message takes as long; a process that is silent longer is stuck
 _MOST: Final = 1 << 17  # bytes of a packet; below the limit of an AF_UNIX socket
+
+
+class WayFailed(MMLabError):
+    """What went wrong in another process; `way` is the name of the way that did, or empty."""
+
+    def __init__(self, error: str, way: str = "") -> None:
+        super().__init__(error)
+        self.way = way
+
+
+@contextmanager
+def naming(way: str) -> Iterator[None]:
+    """What goes wrong within is known as this way's, unless it is known as another's."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, WayFailed) and error.way:
+            raise
+        ours = isinstance(error, MMLabError)
+        raise WayFailed(str(error) if ours else f"{type(error).__name__}: {error}", way) from error
 
 
 class Case(msgspec.Struct, frozen=True, tag=True):
@@ -25,6 +48,8 @@ class Case(msgspec.Struct, frozen=True, tag=True):
     dtype: str
     image_size: int
     sources: int
+    tokens: int = 0  # above 0: a whole request with so many token ids, and perhaps no image
+    only: str = ""  # the one way that gets ready; all others give up what they keep
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -37,6 +62,13 @@ class Turn(msgspec.Struct, frozen=True, tag=True):
     way: str
     messages: int
     hold_s: float = 0.0  # how long the receiver keeps a batch, for readings of memory
+
+
+class Stream(msgspec.Struct, frozen=True, tag=True):
+    """One message as in a `Turn`, then `messages` with two of them in flight at any time."""
+
+    way: str
+    messages: int
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -111,15 +143,35 @@ class Place(msgspec.Struct, frozen=True, tag=True):
     name: str
 
 
+class Key(msgspec.Struct, frozen=True, tag=True):
+    """By which the receiver may fetch descriptors from the sender's process."""
+
+    key: bytes
+
+
+class Folder(msgspec.Struct, frozen=True, tag=True):
+    """Where segments of shared memory are."""
+
+    path: str
+
+
+class Ring(msgspec.Struct, frozen=True, tag=True):
+    """The ring buffer of vLLM's object store."""
+
+    name: str
+    nbytes: int
+
+
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The process ends because of this."""
+    """The process ends because of this, which happened to `way` if it has a name."""
 
     error: str
+    way: str = ""
 
 
-Packet = (
-    Case | Turn | Timed | Used | Proof | Ready | Trim | Done | Ack | Idle | Return | Place | Failed
-)
+_ToReceiver = Case | Turn | Stream | Trim | Return | Place | Key | Folder | Ring
+_Back = Timed | Used | Proof | Ready | Done | Ack | Idle | Failed
+Packet = _ToReceiver | _Back
 P = TypeVar("P", bound=Packet)
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -151,17 +203,30 @@ class Line:
         except OSError as error:
             raise TransportError(f"the {self._other} cannot be told anything: {error}") from error
 
+    def patient(self, seconds: float | None) -> None:
+        """How long to wait for a packet from now on; None: for ever."""
+        self.sock.settimeout(seconds)
+
     def next(self) -> Packet | None:
         """The next packet; None where the other process has closed its end."""
         try:
             raw = self.sock.recv(_MOST)
         except TimeoutError as error:
+            patience = self.sock.gettimeout() or 0.0
             raise TransportError(
-                f"the {self._other} has been silent for {PATIENCE_S:.0f} s"
+                f"the {self._other} has been silent for {patience:.0f} s"
             ) from error
         except OSError as error:
             raise TransportError(f"the {self._other} cannot be heard: {error}") from error
         return _decode(raw) if raw else None
+
+    def command(self) -> Packet | None:
+        """The next packet, however long that takes: other pairs have their turns meanwhile."""
+        self.patient(None)
+        try:
+            return self.next()
+        finally:
+            self.patient(PATIENCE_S)
 
     def any(self) -> Packet:
         """The next packet. A failure of the other is raised here."""
@@ -169,7 +234,7 @@ class Line:
         if packet is None:
             raise TransportError(f"the {self._other} has ended")
         if isinstance(packet, Failed):
-            raise MMLabError(packet.error)
+            raise WayFailed(packet.error, packet.way)
         return packet
 
     def hear(self, kind: type[P]) -> P:

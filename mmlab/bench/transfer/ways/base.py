@@ -6,6 +6,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, cast
 
 import torch
@@ -25,6 +26,8 @@ class Outlet:
 
     frames: RequestSender
     line: Line
+    directory: Path = Path()  # private, of the pair's sockets
+    segments: Path = Path()  # private too, in /dev/shm, where a way needs it
 
 
 class Sender(ABC):
@@ -43,6 +46,10 @@ class Sender(ABC):
     def build(self, batch: torch.Tensor) -> object:
         """What a processor would hand over; not timed, made anew for every message."""
         return KwargsItems.from_processor({KEY: batch}, {KEY: batched("image")})
+
+    def expected(self, batch: torch.Tensor) -> object:
+        """What the receiver must have got of a message that was built from `batch`."""
+        return batch
 
     @abstractmethod
     def send(self, message: object) -> None:
