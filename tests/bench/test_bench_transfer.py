@@ -93,7 +93,7 @@ def test_ctrl_c_shows_and_keeps_what_was_measured(
     tmp_path: Path, sockets: Path, leftovers: Leftovers
 ) -> None:
     command = ["mmlab.cli", "bench", "transfer", *SMALL, *ARENA, "--out", str(tmp_path)]
-    job, below = begun(command, 2)
+    job, below = begun(command, 3)  # the rows of 1 have been read for long
     with job:
         for process in (psutil.Process(job.pid), *below):  # as a terminal does
             process.send_signal(signal.SIGINT)
