@@ -16,8 +16,8 @@ from mmlab.transports import REGISTRY as TRANSPORTS
 
 def test_the_order_of_tables_and_plots_is_fixed() -> None:
     assert list(strategies()) == [
-        *("pickle", "msgpack-inline", "msgpack", "msgpack-pinned", "torch-shm", "arena"),
-        "arena-uint8",
+        *("pickle", "msgpack-inline", "msgpack", "msgpack-pinned", "msgpack-pool", "torch-shm"),
+        *("arena", "arena-direct", "arena-uint8"),
     ]
 
 
@@ -36,7 +36,9 @@ def test_every_part_that_a_strategy_names_exists(strategy: Strategy) -> None:
 def test_an_unknown_strategy_is_named_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"unknown strategy 'msgpak': did you mean 'msgpack'\?"):
         resolve("msgpak")
-    with pytest.raises(UsageError, match="msgpack, msgpack-pinned, torch-shm, arena"):
+    with pytest.raises(
+        UsageError, match="msgpack-pool, torch-shm, arena, arena-direct"
+    ):
         resolve(7)  # type: ignore[arg-type]
 
 
