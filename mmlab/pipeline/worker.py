@@ -16,10 +16,11 @@ from typing import Protocol
 
 import torch
 
-from mmlab.errors import EngineError
+from mmlab.errors import BatchError, EngineError
 from mmlab.fields import Entry
 from mmlab.pipeline.checksum import Hasher
 from mmlab.pipeline.messages import EngineReply, ErrorReply, Request
+from mmlab.pipeline.padding import wasteful
 from mmlab.pipeline.share import Share, shares
 from mmlab.pixels import Step
 from mmlab.staging import PinnedBatcher
@@ -125,6 +126,8 @@ class Worker:
                     owners += [owner] * (len(pairs) - len(owners))
         if not pairs:
             return
+        if len(batch) > 1 and wasteful(pairs, max(work.nbytes for work in batch)):
+            raise BatchError("their batch would be mostly padding")
         staged = self._batcher.stage(pairs)
         found = shares(staged.batches, pairs, owners)
         timings, pinned = staged.timings, staged.pinned  # waits until every copy has arrived
