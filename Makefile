@@ -24,7 +24,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fuzz format bench kills peer notebooks lab clean distclean stale
+.PHONY: help setup run test check fuzz soak format bench kills peer notebooks lab clean distclean stale
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -45,6 +45,9 @@ check: $(STAMP) ## lint, format and types, without the tests
 
 fuzz: $(STAMP) ## a million mutated messages for the decoder (some minutes; ARGS="--processes 2", --help)
 	$(BIN)/python tests/fuzz/fuzz_run.py $(ARGS)
+
+soak: $(STAMP) ## ten minutes of random load on a pipeline, then nothing may be left over (ARGS="--minutes 2")
+	$(BIN)/mmlab bench soak $(ARGS)
 
 format: $(STAMP) ## let ruff format the code and mend what it can
 	$(BIN)/python -m ruff format .

@@ -210,3 +210,47 @@ def kills(
         out=out,
         as_json=as_json,
     )
+
+
+@app.command("soak")
+def soak(
+    minutes: Annotated[float, typer.Option(min=0.05, max=10_000, help="How long.")] = 10.0,
+    threads: Annotated[int, typer.Option(min=1, max=64, help="Of the frontend.")] = 4,
+    strategy: Annotated[
+        str, typer.Option(metavar="NAME", help="One of `mmlab strategies`.")
+    ] = "arena",
+    seed: Annotated[int, typer.Option(help="Of the requests.")] = 0,
+    max_inflight_nbytes: Annotated[
+        str, typer.Option(metavar="SIZE", help="Payload under way at once.")
+    ] = "128MiB",
+    request: Annotated[
+        str | None,
+        typer.Option(metavar="THREAD/NUMBER", help="Send this one again, alone, and end."),
+    ] = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Is every request answered once and rightly, and is nothing left over after minutes of load?
+
+    Frontend threads send requests of random sizes, modalities and memories to an engine that
+    answers with checksums, cancel some, and fill the byte budget. Exit code 1, and a sentence for
+    each claim that did not hold.
+
+    Examples:
+
+        mmlab bench soak --minutes 2
+
+        mmlab bench soak --strategy msgpack --out runs/soak
+    """
+    from mmlab.cli.soak import run_soak
+
+    run_soak(
+        minutes=minutes,
+        threads=threads,
+        strategy=strategy,
+        seed=seed,
+        max_inflight_nbytes=max_inflight_nbytes,
+        request=request,
+        out=out,
+        as_json=as_json,
+    )
