@@ -36,9 +36,7 @@ def test_every_part_that_a_strategy_names_exists(strategy: Strategy) -> None:
 def test_an_unknown_strategy_is_named_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"unknown strategy 'msgpak': did you mean 'msgpack'\?"):
         resolve("msgpak")
-    with pytest.raises(
-        UsageError, match="msgpack-pool, torch-shm, arena, arena-direct"
-    ):
+    with pytest.raises(UsageError, match="msgpack-pool, torch-shm, arena, arena-direct"):
         resolve(7)  # type: ignore[arg-type]
 
 

@@ -21,7 +21,7 @@ pytest.importorskip("torchvision", reason="needs the extra mmlab[models]")
 from arena_pipeline_parts import MIB, arena_of, frozen, is_empty, random_items
 from pipeline_parts import wait_for
 
-from mmlab import BackpressureTimeout, EngineError, KwargsItems, TransportError, UsageError, pixels
+from mmlab import BackpressureTimeout, EngineError, TransportError, UsageError, pixels
 from mmlab.arena import ArenaReader, unpack
 from mmlab.gemma import PRESETS, FrontendModel, gemma3, load_frontend
 from mmlab.pipeline import Pipeline
@@ -288,18 +288,3 @@ def test_an_engine_that_ends_meanwhile_or_before_is_said_as_that(
             with pytest.raises(EngineError, match="has been closed"):
                 pipe.submit("What?", images=pictures(2))
         assert pipe.stats()["arena_live_nbytes"] == pipe.stats()["nbytes_inflight"] == 0
-
-
-def test_without_an_arena_nothing_is_taken_before_the_request_is_made(
-    frontend: FrontendModel,
-) -> None:
-    with Pipeline(model="echo", payload="uint8", engine_threads=1) as pipe:
-        assert pipe.strategy.name == "msgpack" and pipe.strategy.payload == "uint8"
-        pipe._frontend = frontend
-        reply = pipe.submit("What?", images=pictures(2)).result(10)
-        assert reply.payload_nbytes == 2 * ONE
-        wanted: KwargsItems = frontend.process("What?", pictures(2), payload=torch.uint8).mm
-        assert reply.checksum == checksum_items(wanted)
-        with pytest.raises(UsageError, match=r"images\[0\]"):
-            pipe.submit("What?", images=["file.png"])  # type: ignore[list-item]
-        assert pipe.stats()["nbytes_inflight"] == 0

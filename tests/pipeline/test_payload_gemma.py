@@ -11,8 +11,8 @@ pytest.importorskip("torchvision", reason="needs the extra mmlab[models]")
 
 from arena_pipeline_parts import is_empty, pixels_of
 
-from mmlab import EngineError
-from mmlab.gemma import load_engine
+from mmlab import EngineError, KwargsItems, UsageError
+from mmlab.gemma import load_engine, load_frontend
 from mmlab.pipeline import Pipeline
 from mmlab.pipeline.checksum import checksum_items
 
@@ -54,3 +54,18 @@ def test_requests_alone_and_together_are_answered_as_float32_would_be(
         features = model.encode_images(pixels) if isinstance(pixels, torch.Tensor) else None
         assert reply.token_ids == model.generate(done.token_ids, features, 3).token_ids
     assert alone[0].token_ids != alone[1].token_ids
+
+
+def test_without_an_arena_nothing_is_taken_before_the_request_is_made(
+    requests: list[list[np.ndarray]],
+) -> None:
+    with Pipeline(model="echo", payload="uint8", engine_threads=1) as pipe:
+        assert pipe.strategy.name == "msgpack" and pipe.strategy.payload == "uint8"
+        pipe._frontend = frontend = load_frontend("gemma3-tiny")
+        reply = pipe.submit("What?", images=requests[1]).result(10)
+        assert reply.payload_nbytes == 2 * ONE
+        wanted: KwargsItems = frontend.process("What?", requests[1], payload=torch.uint8).mm
+        assert reply.checksum == checksum_items(wanted)
+        with pytest.raises(UsageError, match=r"images\[0\]"):
+            pipe.submit("What?", images=["file.png"])  # type: ignore[list-item]
+        assert pipe.stats()["nbytes_inflight"] == 0
