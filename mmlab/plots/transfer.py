@@ -17,7 +17,7 @@ LIMIT = "memcpy"
 # Ways that are no strategies take the look of one, as its variants: dotted with an open marker.
 _LIKE = {
     "pickle5": "pickle",
-    "msgpack-tuned": "msgpack",
+    "msgpack-untuned": "msgpack",
     "arena-in-place": "arena",
     "vllm-inline": "vllm",
     "vllm-torch-shm": "torch-shm",

@@ -50,8 +50,17 @@ _ALL = (
     Way("pickle", "pickled", "plain", 7, 5, 7.0, "items pickled: each drags its batch along"),
     Way("pickle5", "pickle5", "plain", 5, 7, 2.0, "pickle protocol 5 in band, then stacked"),
     Way("msgpack-inline", "inline", "plain", 3, 4, 1.2, "mmlab's wire, payload in the message"),
-    Way("msgpack", "msgpack", "plain", 2, 3, 0.4, "mmlab's wire, payload in frames of its own"),
-    Way("msgpack-tuned", "msgpack", "tuned", 2, 3, 0.25, "the same, malloc tuned", tuned=True),
+    Way(
+        name="msgpack",
+        module="msgpack",
+        pair="tuned",
+        copies=2,
+        payloads=3,
+        s_per_gb=0.25,
+        stands_for="mmlab's wire, payload in frames of its own; malloc tuned, as in an engine",
+        tuned=True,
+    ),
+    Way("msgpack-untuned", "msgpack", "plain", 2, 3, 0.4, "the same, malloc as it is"),
     Way("segments", "segments", "plain", 2, 4, 1.0, "SGLang's way: a named segment a tensor"),
     Way("torch-shm", "torch_shm", "plain", 2, 4, 1.2, "torch.multiprocessing's shared memory"),
     Way("arena", "arena", "arena", 1, 2, 0.08, "one copy into shared memory, a view", keeps=True),
@@ -82,7 +91,7 @@ _ALL = (
         keeps=True,
         peer=True,
     ),
-    Way("msgpack-request", "request", "plain", 2, 3, 0.4, "mmlab's request in frames"),
+    Way("msgpack-request", "request", "tuned", 2, 3, 0.4, "mmlab's in frames", tuned=True),
     Way(
         "arena-request", "request_arena", "arena", 1, 2, 0.1, "its payload in the arena", keeps=True
     ),
