@@ -23,7 +23,7 @@ from mmlab.bench.transfer.ways import LIMIT, PEER, REQUEST, WAYS, copies, left_o
 from mmlab.bench.wire.timing import median_interval
 
 WARM_ROUNDS, MIN_ROUNDS, MAX_ROUNDS = 1, 5, 40
-_TURN_NBYTES = 300 << 20  # a turn is about as much payload,
+_TURN_NBYTES = 300 << 20  # a turn moves about as much payload,
 _TURN_MESSAGES = 5  # or as many messages,
 _TURN_S = 0.5  # or takes as long, but is never less than one message
 
@@ -55,7 +55,6 @@ def measure(
 ) -> list[Row]:
     """One row for each way. Ends after about `seconds` and at least 5 rounds."""
     nbytes = nbytes_of(case)
-    most = min(_TURN_MESSAGES, max(1, _TURN_NBYTES // max(1, nbytes)))
     for pair in pairs:
         pair.prepare(case)
     turns, errors = turns_of(pairs, case, full)
@@ -64,6 +63,8 @@ def measure(
         for pair, way in draw.sample(turns, len(turns)):
             timed = tried(pair, way, lambda pair=pair, way=way: pair.turn(way, 1))  # type: ignore[misc]
             if timed is not None:
+                moved = nbytes if WAYS[way].copies else 0
+                most = min(_TURN_MESSAGES, _TURN_NBYTES // max(1, moved))
                 counts[way] = max(1, min(most, int(_TURN_S / max(timed.seconds[0], 1e-6))))
 
     def one(pair: Pair, way: str, into: Samples) -> None:
