@@ -42,7 +42,7 @@ class Strategy:
     by_default: bool = True
 
 
-_IN_PLACE = "0 to 1 (made elsewhere: 1 to 2)"
+_IN_PLACE = "0 to 1; 1 to 2 for items made elsewhere"
 
 _ALL = (
     Strategy(
@@ -117,7 +117,7 @@ _ALL = (
         transport="arena",
         reduce="deferred",
         staging="pageable",
-        stands_for="one copy into shared memory, views of it on the other side",
+        stands_for="the processor writes into shared memory, the engine reads it there",
         copies=_IN_PLACE,
     ),
     Strategy(
@@ -128,7 +128,7 @@ _ALL = (
         reduce="deferred",
         staging="direct",
         stands_for="+ copies to the device straight from the registered arena",
-        copies="0 (made elsewhere: 1)",
+        copies="0; 1 for items made elsewhere",
         needs_gpu=True,
     ),
     Strategy(

@@ -51,7 +51,7 @@ def test_any_way_can_have_another_payload_and_nothing_else_changes() -> None:
         assert resolve(name).payload == ("uint8" if name == "arena-uint8" else "float32")
     assert (
         dataclasses.replace(resolve("arena"), payload="uint8").copies
-        == "0 to 1 (made elsewhere: 1 to 2)"
+        == "0 to 1; 1 to 2 for items made elsewhere"
     )
 
 

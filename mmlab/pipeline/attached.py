@@ -37,6 +37,11 @@ def check_address(address: object) -> str:
     """The path of a control socket; UsageError for what cannot be one."""
     if not isinstance(address, str) or not address or "\0" in address:
         raise UsageError(f"address: got {address!r}, wanted a path: {REMEDY}")
+    if "://" in address:
+        raise UsageError(
+            f"address: got {address!r}, wanted the path of a socket on this machine, whatever the "
+            f"transport: {REMEDY}"
+        )
     if (length := len(os.fsencode(address))) > MAX_PATH:
         raise UsageError(f"address: {length} bytes, a socket path is limited to {MAX_PATH}")
     return address

@@ -30,7 +30,8 @@ def nothing_is_left(leftovers: Callable[..., list[str]], echo: Pipeline) -> Iter
 
 
 @pytest.mark.parametrize(
-    "address", [None, 7, b"/tmp/x", "", "a\0b", "/" + "x" * 107, "/" + "ü" * 60]
+    "address",
+    [None, 7, b"/tmp/x", "", "a\0b", "tcp://127.0.0.1:9", "/" + "x" * 107, "/" + "ü" * 60],
 )
 def test_what_is_no_address_is_a_usage_error(address: object) -> None:
     with pytest.raises(UsageError, match="address: "):

@@ -62,7 +62,6 @@ def soak(settings: Settings, say: Say) -> Result:
     return_payload()
     record: dict[str, object] = msgspec.to_builtins(environment.collect())
     tally = Tally(lambda text: say(f"FAULT {text}"))
-    say(f"seed {settings.seed}: {settings.threads} threads, strategy {settings.strategy} ...")
     with Pipeline(
         "echo",
         resolve(settings.strategy),
@@ -70,6 +69,8 @@ def soak(settings: Settings, say: Say) -> Result:
         max_inflight_nbytes=settings.max_inflight_nbytes,
         engine_threads=1,
     ) as pipe:
+        load = f"{settings.threads} frontend threads, strategy {settings.strategy}"
+        say(f"seed {settings.seed}: {load} ...")
         run = _Run(settings, pipe, tally, say)
         run.go()
         device = pipe.info.device
