@@ -100,6 +100,11 @@ def attach(fd: int, *, writable: bool = False) -> mmap.mmap:
             f"arena: the memfd has {state.st_size} B and seals {seals:#x}, wanted 1 B or more and "
             f"{_seals():#x} (shrink, grow, seal): its owner could take the memory away"
         )
+    if state.st_blocks * 512 < state.st_size:
+        raise TransportError(
+            f"arena: the memfd has {state.st_size} B, of which {state.st_blocks * 512} B are there:"
+            " reading the rest would take memory that its owner has not taken"
+        )
     access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
     flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if writable else 0)
     try:

@@ -13,6 +13,7 @@ import ctypes
 import functools
 import platform
 from collections.abc import Callable
+from types import ModuleType
 from typing import Final
 
 import numpy as np
@@ -50,6 +51,13 @@ def compiled() -> Loop | None:
         import llvmlite.binding as llvm
     except (ImportError, OSError):
         return None
+    try:
+        return _compile(llvm)
+    except RuntimeError:  # LLVM's own errors
+        return None
+
+
+def _compile(llvm: ModuleType) -> Loop:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features().flatten()

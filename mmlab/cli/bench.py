@@ -219,7 +219,7 @@ def soak(
     strategy: Annotated[
         str, typer.Option(metavar="NAME", help="One of `mmlab strategies`.")
     ] = "arena",
-    seed: Annotated[int, typer.Option(help="Of the requests.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Of the requests.")] = 0,
     max_inflight_nbytes: Annotated[
         str, typer.Option(metavar="SIZE", help="Payload under way at once.")
     ] = "128MiB",

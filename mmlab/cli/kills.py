@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from mmlab.bench.kills import matrix
 from mmlab.bench.kills.plan import MODELS, STAGES, VICTIMS, trials, way
 from mmlab.bench.kills.trial import Row
 from mmlab.bench.progress import to_stderr
+from mmlab.cli.keeping import keep
 from mmlab.cli.options import make_folder
 from mmlab.cli.tables import table
 from mmlab.errors import MMLabError, UsageError, unknown
@@ -51,7 +53,8 @@ def kills(
         for row in matrix.run(plan, to_stderr):
             rows.append(row)
             if out is not None:  # whatever ends this process, what was measured is there
-                _write(out / "kills.json", {**head, "rows": rows})
+                with contextlib.suppress(MMLabError):  # said at the end, if it is so still
+                    keep(out / "kills.json", {**head, "rows": rows})
     except (KeyboardInterrupt, MMLabError) as error:
         ended_by = error
     if as_json:
@@ -61,6 +64,7 @@ def kills(
         lines = [table(*matrix.table(rows), left=2), "", matrix.notes(rows), "", foot]
         typer.echo("\n".join(lines))
     if out is not None and rows:
+        keep(out / "kills.json", {**head, "rows": rows})
         typer.echo(out / "kills.json", err=True)
     failed = matrix.failures(rows)
     if failed:
@@ -69,12 +73,6 @@ def kills(
         raise ended_by
     if failed:
         raise typer.Exit(1)
-
-
-def _write(path: Path, everything: object) -> None:
-    draft = path.with_name(f".{path.name}")
-    draft.write_text(json.dumps(everything, indent=1))
-    draft.replace(path)
 
 
 def _listed(kind: str, text: str | None, known: Iterable[str]) -> list[str]:

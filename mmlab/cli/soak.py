@@ -15,6 +15,7 @@ from mmlab.bench.soak import report
 from mmlab.bench.soak.draw import LARGEST
 from mmlab.bench.soak.single import single
 from mmlab.bench.soak.soak import Result, Settings, soak
+from mmlab.cli.keeping import keep
 from mmlab.cli.options import make_folder
 from mmlab.cli.sizes import parse_nbytes
 from mmlab.cli.tables import table
@@ -65,17 +66,21 @@ def run_soak(
 def _show(result: Result, out: Path | None, as_json: bool) -> None:
     everything = msgspec.to_builtins(result)
     where = footing(everything | {"peer": result.device}, "pyzmq", how=_how(result))
+    if as_json:
+        typer.echo(json.dumps(everything))
+    else:
+        _print(result, where)
     if out is not None:
-        (out / "soak.json").write_text(json.dumps(everything, indent=1))
+        keep(out / "soak.json", everything)
         typer.echo(out / "soak.json", err=True)
         if result.rows:
             from mmlab.plots import style
             from mmlab.plots.soak import soak as draw
 
             typer.echo(style.save(draw(everything, where), out, "soak"), err=True)
-    if as_json:
-        typer.echo(json.dumps(everything))
-        return
+
+
+def _print(result: Result, where: str) -> None:
     typer.echo(f"{report.sums(result)}\n")
     if result.readings:
         typer.echo(f"{table(report.HEAD, report.lines(result))}\n")

@@ -17,6 +17,7 @@ from mmlab.bench.transfer.plan import cases, duration_text, estimate_s, requests
 from mmlab.bench.transfer.timing import Row
 from mmlab.bench.transfer.ways import chosen
 from mmlab.bench.wire.launch import PEERS, peer_python
+from mmlab.cli.keeping import keep
 from mmlab.cli.options import make_folder
 from mmlab.cli.tables import table
 from mmlab.errors import MMLabError, UsageError, unknown
@@ -80,8 +81,6 @@ def transfer(
     everything = {key: head.get(key) for key in ("peer", "environment")}
     everything |= {name: [r for r in rows if r["table"] == kind] for name, kind in _LISTS.items()}
     where = footing(head, "pyzmq")
-    if out is not None and rows:
-        _write(out, everything, rows, where)
     if as_json and (rows or ended_by is None):
         typer.echo(json.dumps(everything))
     elif rows:
@@ -89,12 +88,14 @@ def transfer(
             typer.echo(f"{title}\n{table(columns, lines)}\n")
         foot = [*report.failures(rows), report.notes(rows), "", where]
         typer.echo("\n".join(foot))
+    if out is not None and rows:
+        _write(out, everything, rows, where)
     if ended_by is not None:
         raise ended_by
 
 
 def _write(out: Path, everything: object, rows: Sequence[Row], where: str) -> None:
-    (out / "transfer.json").write_text(json.dumps(everything, indent=1))
+    keep(out / "transfer.json", everything)
     typer.echo(out / "transfer.json", err=True)
     from mmlab.plots import style
     from mmlab.plots.transfer import transfer as draw

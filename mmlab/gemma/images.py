@@ -72,12 +72,15 @@ def _from_pil(image: PILImage.Image, index: int) -> Pixels:
                 f"got mode {image.mode} with values from {low} to {high}",
                 "values in 0..255: scale it first",
             )
-    if image.has_transparency_data:
-        # Pillow has no way from "La" (premultiplied grey) to RGBA but this one.
-        image = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
-        white = PILImage.new("RGBA", image.size, (255, 255, 255, 255))
-        image = PILImage.alpha_composite(white, image)
-    return np.array(image.convert("RGB"))
+    try:
+        if image.has_transparency_data:
+            # Pillow has no way from "La" (premultiplied grey) to RGBA but this one.
+            image = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+            white = PILImage.new("RGBA", image.size, (255, 255, 255, 255))
+            image = PILImage.alpha_composite(white, image)
+        return np.array(image.convert("RGB"))
+    except (TypeError, ValueError) as error:  # what `info` says of transparency may be anything
+        raise _refused(index, f"cannot be converted to RGB ({error})") from error
 
 
 def _refused(index: int, got: str, wanted: str = WANTED) -> UsageError:

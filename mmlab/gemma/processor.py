@@ -82,6 +82,7 @@ class FrontendModel:
         if isinstance(images, str | bytes) or not isinstance(images, Sequence):
             got = type(images).__qualname__  # one array would pass for a list of its rows
             raise UsageError(f"images: got {got}, wanted a list of images")
+        images = list(images)  # its length is relied on
         token_ids = self.tokenize(prompt, len(images))
         self.dims.check_length(len(token_ids), max_new_tokens)
         if not images:

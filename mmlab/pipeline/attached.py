@@ -25,11 +25,13 @@ from mmlab.errors import EngineError, TransportError, UsageError
 from mmlab.pipeline import peer
 from mmlab.pipeline.control import MAX_MESSAGE, ControlSocket
 from mmlab.pipeline.messages import PROTOCOL, Control, Failed, Join, Joined, Ready, Stop, Welcome
+from mmlab.transports.interrupts import uninterrupted
 from mmlab.transports.limits import is_descriptor_limit
 from mmlab.transports.links import MAX_PATH
 
 JOIN_S = 5.0  # for the watching thread to end
 DEATH_S = 0.5  # from the end of a connection to that of its process, which ends a little later
+AGAIN_S = 0.01  # until the next try at a door where others stand in line
 REMEDY = "take `address` of a pipeline whose engine runs"
 
 
@@ -100,8 +102,9 @@ class AttachedEngine:
             self._thread = threading.Thread(
                 target=self._watch, name="mmlab-engine-watch", daemon=True
             )
-            self._thread.start()
-            undo.pop_all()
+            with uninterrupted():  # the thread reads what would be closed
+                self._thread.start()
+                undo.pop_all()
 
     def output(self) -> str:
         """Nothing: what the engine writes goes to its owner."""
@@ -165,9 +168,8 @@ def _connect(address: str, deadline: float) -> tuple[socket.socket, Welcome]:
     _check_socket(address)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        sock.settimeout(_left(address, deadline))
         try:
-            sock.connect(address)
+            _reach(sock, address, deadline)
         except TimeoutError:
             _silent(address)
         except OSError as error:
@@ -185,6 +187,17 @@ def _connect(address: str, deadline: float) -> tuple[socket.socket, Welcome]:
     except BaseException:
         sock.close()
         raise
+
+
+def _reach(sock: socket.socket, address: str, deadline: float) -> None:
+    """Connect; where too many others want to, again and again until `deadline`."""
+    while True:
+        sock.settimeout(_left(address, deadline))
+        try:
+            sock.connect(address)
+            return
+        except BlockingIOError:
+            time.sleep(AGAIN_S)
 
 
 def _check_socket(address: str) -> None:

@@ -97,12 +97,16 @@ def serve(
             most = config.max_nbytes + FRAME_SLACK
             # A pickled request is many times its payload; a peer that may send one is trusted.
             limit = -1 if config.serializer in INSECURE else most
+            together: pieces.PieceReceiver | None = None
             in_pieces = pieces.wanted(config.transport, malloc_tuned)
             receiver: RequestReceiver = transport.bind_requests(
                 Path(config.directory), limit, pieces.MAX_QUEUED if in_pieces else 1000
             )
             if in_pieces:
-                receiver = pieces.PieceReceiver(receiver, limit, keep_nbytes=config.max_nbytes)
+                receiver = together = pieces.PieceReceiver(
+                    receiver, limit, config.max_nbytes, number_of
+                )
+                together.admit(OWNER)
             replies = transport.bind_replies(Path(config.directory))
             borrowed: ArenaReceiver | None = None
             before_reply = None
@@ -124,7 +128,7 @@ def serve(
                 max_nbytes=max(most, mapped + FRAME_SLACK),
             )
             engine = Engine(config, receiver, replies, serializer, worker, before_reply)
-            guests = _guests(engine, watchdog, replies, borrowed)
+            guests = _guests(engine, watchdog, replies, borrowed, together)
             door = Door(Path(config.directory) / DOOR, guests)
             watchdog.on_stop(lambda: _stop(engine, door, guests))
             start_s["total"] = time.perf_counter() - begun
@@ -146,7 +150,11 @@ def serve(
 
 
 def _guests(
-    engine: Engine, watchdog: Watchdog, replies: ReplySender, borrowed: ArenaReceiver | None
+    engine: Engine,
+    watchdog: Watchdog,
+    replies: ReplySender,
+    borrowed: ArenaReceiver | None,
+    together: pieces.PieceReceiver | None,
 ) -> Guests:
     """What an engine does for frontends that come and go."""
 
@@ -154,6 +162,8 @@ def _guests(
         size = 0
         if borrowed is not None and arena is not None:
             size = borrowed.join(number, arena, returning(replies, number))
+        if together is not None:
+            together.admit(number)
         engine.admit(number, max_nbytes)
         return size
 
@@ -161,6 +171,8 @@ def _guests(
         engine.drop(number)  # first: its messages that find no arena any more get no answer then
         if borrowed is not None:
             borrowed.leave(number)
+        if together is not None:
+            together.leave(number)
 
     return Guests(watchdog, admit, leave)
 

@@ -276,7 +276,8 @@ class Pipeline:
         return await reply_of(submit, wait_seconds("timeout", timeout))
 
     def close(self) -> None:
-        """End the engine; futures that are still open get EngineError. Idempotent."""
+        """End the engine; futures that are still open get EngineError. Idempotent; while another
+        thread is about it this returns at once."""
         self._link.close()
         self._closer.detach()  # not before: an interrupted close is finished by the next one
 

@@ -80,11 +80,11 @@ class Door:
         while not self._closed:
             listener = self._listener.fileno()
             ready = self._wait(listener)
+            now = time.monotonic()  # whoever is heard below was in time, however long it takes
             for fd in ready & self._visitors.keys():
                 self._hear(self._visitors[fd])
             if listener in ready:
                 self._accept()
-            now = time.monotonic()
             for visitor in [v for v in self._visitors.values() if v.deadline <= now]:
                 self._refuse(visitor, f"nothing came within {self._answer_s} s")
         for visitor in list(self._visitors.values()):

@@ -36,6 +36,7 @@ from mmlab.pipeline.process import EngineProcess
 from mmlab.pipeline.replies import Replies
 from mmlab.transports import open_transport, pieces
 from mmlab.transports.base import RequestSender
+from mmlab.transports.interrupts import uninterrupted
 from mmlab.transports.limits import require_descriptors
 from mmlab.wire import Encoder
 
@@ -98,6 +99,8 @@ class Link:
             self._me = self.process.number << COUNTER_BITS
             self._ids = itertools.count(self._me + 1)
         except BaseException:
+            if hasattr(self, "process"):
+                self.process.stop(patient=False)
             self._close_files()
             raise
 
@@ -123,7 +126,8 @@ class Link:
         self._sender = sender
         assert self._outgoing is not None
         take_back = self._outgoing.take_back
-        self._replies = Replies(receiver, self.inflight, decode_text, take_back)
+        with uninterrupted():  # the thread that it starts is its to end
+            self._replies = Replies(receiver, self.inflight, decode_text, take_back)
         return ready
 
     @property

@@ -23,6 +23,7 @@ import zmq
 
 from mmlab.errors import TransportError
 from mmlab.transports.base import Buffer, Message, Sent
+from mmlab.transports.interrupts import uninterrupted
 from mmlab.transports.limits import descriptor_error, is_descriptor_limit
 
 COPY_BELOW = 64 * 1024  # bytes; pyzmq's own threshold: it copies smaller frames in any case
@@ -154,16 +155,21 @@ class Push(Link):
         # Bounded in bytes by the pipeline, not in messages.
         super().__init__(context, zmq.PUSH, [(zmq.SNDHWM, 0)])
         self._trackers: deque[zmq.MessageTracker] = deque()
+        self._torn = False  # the last message has no end
 
     def send(self, frames: Sequence[Buffer]) -> Sent:
         views = [memoryview(frame).cast("B") for frame in frames]
-        with self._lock:
+        with self._lock, uninterrupted():
             self._reap()
             started_ns = time.monotonic_ns()
             try:
+                if self._torn:  # or this one would become a part of it
+                    self._send_frame(memoryview(b""), zmq.NOBLOCK)
+                    self._torn = False
                 for index, view in enumerate(views):
                     more = zmq.SNDMORE if index + 1 < len(views) else 0
                     self._send_frame(view, zmq.NOBLOCK | more)
+                    self._torn = bool(more)
             except zmq.ZMQError as error:
                 raise TransportError(f"cannot send to {self.endpoint}: {error}") from error
         return Sent(sum(view.nbytes for view in views), len(views), started_ns)

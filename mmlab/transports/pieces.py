@@ -11,8 +11,9 @@ memory. It costs one more copy of each byte, into the buffer that the request th
 
 A message begins with [head, lengths of its frames, start of frame 0]; every piece is [head, bytes],
 in order. Whatever is not above LARGE goes as it is. The receiver trusts nothing: lengths, order and
-sums are checked, a frontend has one unfinished message at most, and memory is touched only by what
-has arrived. What is wrong with a message can be answered by the start of its frame 0.
+sums are checked, a frontend has one unfinished message at most, which goes with it, and memory is
+touched only by what has arrived. What is wrong with a message can be answered by the start
+of its frame 0.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ ALIGN: Final = 64  # where a frame begins, so that tensors may lie in it
 START: Final = 64  # bytes of frame 0 that go ahead
 MAGIC: Final = b"mmPC"
 _HEAD: Final = struct.Struct("<4s4x8sQQ")  # magic, sender, number of its message, bytes before
+NumberOf = Callable[[memoryview], int | None]  # start of frame 0 -> its frontend's
 IN_MEMORY: Final = frozenset({"arena", "torch-shm"})  # transports that send no payload
 
 
@@ -111,8 +113,17 @@ class PieceReceiver:
     `receive` is None also where a piece did not complete its message.
     """
 
-    def __init__(self, receiver: RequestReceiver, max_nbytes: int, keep_nbytes: int) -> None:
+    def __init__(
+        self,
+        receiver: RequestReceiver,
+        max_nbytes: int,
+        keep_nbytes: int,
+        number_of: NumberOf | None = None,
+    ) -> None:
         self._receiver = receiver
+        self._number_of = number_of
+        self._lock = threading.Lock()
+        self._known: dict[int, bytes] = {}  # frontends, and who sent its last beginning
         self._max_nbytes = max_nbytes
         self._unfinished: dict[bytes, _Unfinished] = {}  # by sender; the longest idle first
         self.buffers = WarmBuffers(keep_nbytes)
@@ -132,9 +143,20 @@ class PieceReceiver:
         if frames[0].nbytes != _HEAD.size or len(frames) not in (2, 3):
             return message  # whoever reads its envelope will say that this is none
         _, sender, number, before = _HEAD.unpack(frames[0])
-        if len(frames) == 3:
-            return self._begin(message, sender, number)
-        return self._go_on(message, sender, number, before)
+        with self._lock:
+            if len(frames) == 3:
+                return self._begin(message, sender, number)
+            return self._go_on(message, sender, number, before)
+
+    def admit(self, frontend: int) -> None:
+        """From any thread: it may send (where frontends are told apart, by `number_of`)."""
+        with self._lock:
+            self._known[frontend] = b""
+
+    def leave(self, frontend: int) -> None:
+        """From any thread: it is gone, and what it has not finished."""
+        with self._lock:
+            self._unfinished.pop(self._known.pop(frontend, b""), None)
 
     def watch(self, fd: int, act: Callable[[], None]) -> None:
         self._receiver.watch(fd, act)
@@ -156,6 +178,12 @@ class PieceReceiver:
         limited = 0 <= self._max_nbytes < nbytes
         if limited or not 0 < nbytes < 1 << 62 or head.nbytes > START:
             return _refused(message, head[:START], f"{nbytes} B, at most {self._max_nbytes}")
+        if self._number_of is not None:
+            frontend = self._number_of(head)
+            if frontend is None or frontend not in self._known:
+                return _refused(message, head, f"frontend {frontend} is not attached")
+            self._unfinished.pop(self._known[frontend], None)
+            self._known[frontend] = sender
         self._unfinished.pop(sender, None)  # it could not send all of that one
         try:
             memory = self.buffers.take(nbytes)

@@ -169,6 +169,17 @@ def test_only_a_sealed_memfd_is_attached(tmp_path: Path) -> None:
         os.close(fd)
 
 
+def test_memory_that_is_not_there_is_not_taken_for_its_owner() -> None:
+    fd = os.memfd_create("x", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, 64 * MIB)
+    os.posix_fallocate(fd, 0, MIB)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, memfd._seals())
+    with pytest.raises(TransportError, match=f"{64 * MIB} B, of which {MIB} B are there"):
+        ArenaReader(fd, print)
+    assert os.fstat(fd).st_blocks * 512 == MIB
+    os.close(fd)
+
+
 def test_elsewhere_the_error_names_ipc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(TransportError, match=r"darwin; use the transport 'ipc'"):

@@ -66,6 +66,13 @@ def test_a_palette_with_transparency_is_laid_over_white() -> None:
     np.testing.assert_array_equal(as_rgb(palette, 0), [[[255, 255, 255], [40, 50, 60]]])
 
 
+def test_transparency_that_means_nothing_is_refused_by_index() -> None:
+    image = Image.new("RGB", (4, 4))
+    image.info["transparency"] = "x"
+    with pytest.raises(UsageError, match=r"images\[3\]: cannot be converted to RGB"):
+        as_rgb(image, 3)
+
+
 def test_half_transparency_is_the_same_from_array_and_pil() -> None:
     half = np.dstack([RGB, np.full((5, 7), 128, np.uint8)])
     np.testing.assert_array_equal(as_rgb(half, 0), as_rgb(Image.fromarray(half), 0))

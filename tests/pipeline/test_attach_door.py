@@ -116,6 +116,7 @@ def test_who_speaks_out_of_turn_is_let_go(pipe: Pipeline) -> None:
         sender = pipe._link._sender
         assert sender is not None
         sender.send(hello)
+        assert pipe.submit_items(None).result(5)  # by the same way: the greeting has been heard
         control.send(Stop())
         assert control.receive() is None
         assert wait_for(lambda: f"frontend {number} has left" in pipe.engine_output)

@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mmlab.pipeline.messages import COUNTER_BITS, number_of
 from mmlab.transports import Message, open_transport, pieces
 from mmlab.transports.base import Buffer, RequestSender
 from mmlab.transports.pieces import _HEAD, ALIGN, LARGE, MAGIC, PIECE, PieceReceiver, PieceSender
+from mmlab.wire import Encoder
 
 MIB = 1 << 20
 ME = b"somebody"
@@ -253,3 +255,33 @@ def test_both_ends_decide_alike() -> None:
         assert pieces.wanted(transport, False) and not pieces.wanted(transport, True)
     for transport in ("arena", "torch-shm"):
         assert not pieces.wanted(transport, False) and not pieces.wanted(transport, True)
+
+
+def envelope(frontend: int) -> bytes:
+    return bytes(Encoder().encode(None, kind=2, request_id=frontend << COUNTER_BITS)[0])
+
+
+def test_a_frontend_has_one_unfinished_message_which_goes_with_it(tmp_path: Path) -> None:
+    with open_transport("ipc") as transport:
+        pull = transport.bind_requests(tmp_path)
+        receiver = PieceReceiver(pull, 64 * MIB, 64 * MIB, number_of)
+        ends = Ends(receiver, transport.connect_requests)
+        receiver.admit(1)
+        receiver.admit(2)
+        ends.begin([PIECE], start=envelope(2))
+        ends.nothing(1)
+        for number in range(70):  # more than there may be unfinished ones of all frontends
+            table = struct.pack("<Q", 2 * PIECE)
+            me = number.to_bytes(8, "big")
+            ends.plain.send([_HEAD.pack(MAGIC, me, 1, 0), table, envelope(1)])
+            ends.nothing(1)
+            assert len(receiver._unfinished) == 2
+        ends.piece(0, os.urandom(PIECE))
+        assert ends.receive().nbytes == PIECE  # nobody else's was dropped for it
+        receiver.leave(1)
+        assert not receiver._unfinished
+        ends.begin([PIECE], start=envelope(1))
+        refused = ends.receive()
+        assert "frontend 1 is not attached" in str(refused.error)
+        assert not receiver._unfinished
+        receiver.close()

@@ -101,6 +101,7 @@ class Sharer(Outgoing):
         self._under_way: set[int] = set()  # requests that have no answer yet
         self._waiting: dict[int, torch.UntypedStorage] = {}  # not fetched yet
         self._closed = False
+        self._visitor: socket.socket | None = None  # who is being answered, or was the last
         with naming_the_limit("sharing torch's memory"), contextlib.ExitStack() as undo:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             undo.callback(self._socket.close)
@@ -167,6 +168,9 @@ class Sharer(Outgoing):
             self._waiting.clear()
             self._changed.notify_all()
         os.eventfd_write(self._wake, 1)
+        if (visitor := self._visitor) is not None:
+            with contextlib.suppress(OSError):  # one that says nothing is not waited for
+                visitor.shutdown(socket.SHUT_RDWR)
         self._thread.join(JOIN_S)
 
     def _run(self) -> None:
@@ -183,7 +187,8 @@ class Sharer(Outgoing):
         os.close(self._wake)
 
     def _answer(self) -> None:
-        with connection_over(self._socket.accept()[0]) as connection:
+        sock, _ = self._socket.accept()
+        with sock.dup() as self._visitor, connection_over(sock) as connection:
             deliver_challenge(connection, self.authkey)
             answer_challenge(connection, self.authkey)
             number = int.from_bytes(connection.recv_bytes(8))
