@@ -24,10 +24,11 @@ from mmlab.pipeline.arguments import (
     wait_seconds,
     whole,
 )
+from mmlab.pipeline.aside import aside
 from mmlab.pipeline.asynchronous import reply_of
 from mmlab.pipeline.attached import ask, check_address
 from mmlab.pipeline.link import Link
-from mmlab.pipeline.making import Room, check_items, request_of
+from mmlab.pipeline.making import Room, check_items, no_text, request_of
 from mmlab.pipeline.messages import (
     ECHO,
     EngineConfig,
@@ -106,14 +107,21 @@ class Pipeline:
         """A further frontend of the engine that another pipeline has started: at its `address`,
         from this or another process of the same user. Model and strategy are the engine's.
 
-        It has a budget of its own (one request may have what the engine's owner may send), and an
-        arena of its own where the strategy has one. Closing it ends this link only; when the owner
-        closes or dies the engine ends, and everything open here gets EngineError.
+        It has a budget of its own (one request may have what the engine's owner may send), and its
+        own arena where the strategy has one. Closing it ends this link only; when the owner closes
+        or dies the engine ends, and what is open here gets EngineError.
 
         UsageError for what is no address; TransportError where no engine answers there within
         `start_timeout` seconds, or refuses. A strategy that pickles needs `insecure_pickle` again.
         """
         seconds = start_seconds("start_timeout", start_timeout)
+        join = functools.partial(cls._join, address, insecure_pickle, max_inflight_nbytes, seconds)
+        return aside(join, cls.close)
+
+    @classmethod
+    def _join(
+        cls, address: str, insecure_pickle: bool, max_inflight_nbytes: int, seconds: float
+    ) -> Self:
         deadline = time.monotonic() + seconds
         with naming_the_limit("attaching to an engine"):
             welcome = ask(check_address(address), deadline)
@@ -137,7 +145,7 @@ class Pipeline:
             self._closer = weakref.finalize(self, Link.close, self._link)
             try:
                 self._frontend = load_frontend(model, payload) if preset else frontend
-                decode = self._frontend.decode if self._frontend is not None else _no_text
+                decode = self._frontend.decode if self._frontend is not None else no_text
                 self._info = self._link.connect(decode)
             except BaseException:
                 self.close()
@@ -201,9 +209,9 @@ class Pipeline:
         max_new_tokens = whole("max_new_tokens", max_new_tokens, 1, MAX_NEW_TOKENS)
         timeout = wait_seconds("timeout", timeout)
         begun_ns, payload = time.monotonic_ns(), self.strategy.payload
+        made = (self._frontend, prompt, images, max_new_tokens, payload)
         with self._link.room(timeout) as room:  # no local here refers to its memory, see Room
-            made = (self._frontend, prompt, images, max_new_tokens, payload, room)
-            return self._submit(*request_of(*made), begun_ns, room.left, room)
+            return self._submit(*request_of(*made, room), begun_ns, room.left, room)
 
     def submit_items(
         self,
@@ -214,9 +222,7 @@ class Pipeline:
         timeout: float | None = None,
     ) -> Future[Reply]:
         """`submit` for items that are processed already, as transport measurements have them.
-
-        BatchError for what are no items, UsageError for ids that are no whole numbers.
-        """
+        BatchError for what are no items, UsageError for ids that are no whole numbers."""
         begun_ns = time.monotonic_ns()
         check_items(items)
         ids = token_list(token_ids)
@@ -291,7 +297,3 @@ class Pipeline:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _no_text(token_ids: Sequence[int]) -> str:
-    return ""

@@ -130,3 +130,8 @@ def request_of(
     items = done.mm if done.num_images else None
     request = Request(done.token_ids, max_new_tokens, items, done.steps)
     return request, {"processor": done.seconds}
+
+
+def no_text(token_ids: Sequence[int]) -> str:
+    """Of a reply of a model without a tokenizer."""
+    return ""
