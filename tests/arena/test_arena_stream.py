@@ -84,3 +84,19 @@ def test_the_interpreters_lock_is_not_held_meanwhile() -> None:
     assert isinstance(loop, ctypes._CFuncPtr)
     assert not loop._flags_ & 4  # ctypes' flag of functions that keep it
     assert ctypes.PYFUNCTYPE(None)._flags_ & 4
+
+
+def test_a_processor_that_llvm_does_not_know_copies_with_numpy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import llvmlite.binding as llvm
+
+    def unknown(source: str) -> None:
+        raise RuntimeError("no such target")
+
+    monkeypatch.setattr(llvm, "parse_assembly", unknown)
+    stream.compiled.cache_clear()
+    try:
+        assert stream.compiled() is None
+    finally:
+        stream.compiled.cache_clear()

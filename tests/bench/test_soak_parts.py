@@ -18,6 +18,7 @@ from mmlab.bench.soak.items import Maker
 from mmlab.bench.soak.readings import Held, Reading
 from mmlab.bench.soak.tally import MOST_FAULTS, Counts, Tally
 from mmlab.bench.soak.ticket import Aborter, Ticket
+from mmlab.cli import main
 from mmlab.pipeline.checksum import checksum_items
 from mmlab.pipeline.messages import Reply
 
@@ -192,3 +193,11 @@ def test_faults_and_a_missing_reading_are_broken_claims() -> None:
         "3 faults with requests",
         "1 quiet readings, wanted 2",
     ]
+
+
+@pytest.mark.parametrize("seed", ["-1", str(1 << 63)])
+def test_a_seed_that_is_none_is_refused_before_anything_is_started(
+    seed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "soak", "--seed", seed]) == 2
+    assert "--seed" in capsys.readouterr().err

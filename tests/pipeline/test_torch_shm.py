@@ -7,7 +7,9 @@ import json
 import os
 import pickle
 import signal
+import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
@@ -148,6 +150,17 @@ def test_whoever_has_not_the_key_gets_nothing(pipe: Pipeline) -> None:
             Client(str(socket_directory(pipe) / torch_shm.SOCKET), authkey=b"guessed")
         assert pipe.stats()["shm_waiting"] == 1
     assert future.result(10).checksum == checksum_items(sent)
+
+
+def test_who_says_nothing_holds_up_no_close(tmp_path: Path) -> None:
+    sharer = torch_shm.Sharer(tmp_path)
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.connect(str(tmp_path / torch_shm.SOCKET))
+        assert wait_for(lambda: sharer._visitor is not None)
+        begun = time.monotonic()
+        sharer.close()
+        assert time.monotonic() - begun < torch_shm.ANSWER_S / 2
+    assert not sharer._thread.is_alive()
 
 
 def test_handles_that_name_nothing_end_their_request_only(
