@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from mmlab.cli.keeping import keep
 from mmlab.cli.options import AsJson, Out, Peer, PeerPython, Seed, make_folder
 from mmlab.cli.tables import table
 from mmlab.errors import unknown
@@ -70,8 +71,13 @@ def wire(
     rows = report.whole_cases(measured, version is not None)
     everything = {"peer": version, "environment": head.get("environment"), "rows": rows}
     where = footing(head, "msgspec")
+    if as_json:
+        typer.echo(json.dumps(everything))
+    elif rows:
+        lines = report.worst(rows) if sweep else [table(*report.table(rows))]
+        typer.echo("\n".join([*lines, "", where]))
     if out is not None and rows:
-        (out / "wire.json").write_text(json.dumps(everything, indent=1))
+        keep(out / "wire.json", everything)
         typer.echo(out / "wire.json", err=True)
         if sweep:
             from mmlab.plots import style
@@ -79,11 +85,6 @@ def wire(
 
             peer_name = None if version is None else str(version)
             typer.echo(style.save(draw(rows, peer_name, where), out, "wire_sweep"), err=True)
-    if as_json:
-        typer.echo(json.dumps(everything))
-    elif rows:
-        lines = report.worst(rows) if sweep else [table(*report.table(rows))]
-        typer.echo("\n".join([*lines, "", where]))
     if interrupted:
         raise KeyboardInterrupt
 

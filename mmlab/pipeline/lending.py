@@ -16,12 +16,11 @@ import msgspec
 from mmlab.arena import Arena, ArenaSink, Lease, Returned
 from mmlab.errors import TransportError
 from mmlab.pipeline.messages import Kind, Request
-from mmlab.pipeline.outgoing import Outgoing
+from mmlab.pipeline.outgoing import LITTLE, Outgoing
 from mmlab.pipeline.serializers import SIZE_THRESHOLD
 from mmlab.transports import Buffer
 from mmlab.wire import Encoder
 
-LITTLE: Final = 64 << 10  # payload bytes; below, a request goes as one plain frame
 ENGINE: Final = 0  # the engine's number among the arena's readers
 
 

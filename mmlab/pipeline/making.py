@@ -21,8 +21,8 @@ from mmlab.arena.leases import tensor_nbytes
 from mmlab.errors import BatchError, TransportError
 from mmlab.fields import KwargsItems
 from mmlab.pipeline.inflight import ByteBudget
-from mmlab.pipeline.lending import LITTLE
 from mmlab.pipeline.messages import Request, missing_items
+from mmlab.pipeline.outgoing import LITTLE
 from mmlab.pipeline.settings import PAYLOADS
 
 if TYPE_CHECKING:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Final
 
 from mmlab.arena import Arena, Lease, Returned
 from mmlab.pipeline.messages import ARENA, TORCH_SHM, EngineConfig, Request
 from mmlab.pipeline.serializers import Serializer, make_serializer
 from mmlab.transports import Buffer
+
+LITTLE: Final = 64 << 10  # payload bytes; below, a request goes as one plain frame
 
 
 class Outgoing(ABC):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import torch
 from pipeline_parts import wait_for
 
@@ -73,3 +74,18 @@ def mapped_anywhere(inode: int) -> list[str]:
     """Processes that map the arena."""
     pids = [path.name for path in Path("/proc").glob("[0-9]*")]
     return [pid for pid in pids if mappings(pid, inode)]
+
+
+def spied(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> list[list[bytes]]:
+    """Every message that goes over the socket from here on."""
+    messages: list[list[bytes]] = []
+    sender = pipeline._link._sender
+    assert sender is not None
+    send = sender.send
+
+    def spy(frames: list[bytes]) -> object:
+        messages.append([bytes(frame) for frame in frames])
+        return send(frames)
+
+    monkeypatch.setattr(sender, "send", spy)
+    return messages

@@ -19,6 +19,7 @@ from arena_pipeline_parts import (
     mappings,
     pixels_of,
     random_items,
+    spied,
 )
 from pipeline_parts import images, wait_for
 
@@ -27,7 +28,7 @@ from mmlab import BackpressureTimeout, EncodeError, KwargsItems, TransportError,
 from mmlab.arena import Descriptor, memfd, unpack
 from mmlab.pipeline import Pipeline, Reply, process
 from mmlab.pipeline.checksum import checksum_items
-from mmlab.pipeline.lending import LITTLE
+from mmlab.pipeline.outgoing import LITTLE
 from mmlab.strategies import resolve
 
 BUDGET = 16 * MIB
@@ -54,17 +55,7 @@ def pipe(shared: Pipeline) -> Iterator[Pipeline]:
 @pytest.fixture
 def sent(pipe: Pipeline, monkeypatch: pytest.MonkeyPatch) -> list[list[bytes]]:
     """Every message that goes over the socket from here on."""
-    messages: list[list[bytes]] = []
-    sender = pipe._link._sender
-    assert sender is not None
-    send = sender.send
-
-    def spy(frames: list[bytes]) -> object:
-        messages.append([bytes(frame) for frame in frames])
-        return send(frames)
-
-    monkeypatch.setattr(sender, "send", spy)
-    return messages
+    return spied(pipe, monkeypatch)
 
 
 def descriptor_of(message: list[bytes]) -> Descriptor:

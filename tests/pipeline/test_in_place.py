@@ -18,7 +18,7 @@ from PIL import Image
 pytest.importorskip("transformers", reason="needs the extra mmlab[models]")
 pytest.importorskip("torchvision", reason="needs the extra mmlab[models]")
 
-from arena_pipeline_parts import MIB, arena_of, frozen, is_empty, random_items
+from arena_pipeline_parts import MIB, arena_of, frozen, is_empty, random_items, spied
 from pipeline_parts import wait_for
 
 from mmlab import BackpressureTimeout, EngineError, TransportError, UsageError, pixels
@@ -65,17 +65,7 @@ def pipe(shared: Pipeline) -> Iterator[Pipeline]:
 @pytest.fixture
 def sent(pipe: Pipeline, monkeypatch: pytest.MonkeyPatch) -> list[list[bytes]]:
     """Every message that goes over the socket from here on."""
-    messages: list[list[bytes]] = []
-    sender = pipe._link._sender
-    assert sender is not None
-    send = sender.send
-
-    def spy(frames: list[bytes]) -> object:
-        messages.append([bytes(frame) for frame in frames])
-        return send(frames)
-
-    monkeypatch.setattr(sender, "send", spy)
-    return messages
+    return spied(pipe, monkeypatch)
 
 
 def pictures(count: int) -> list[np.ndarray]:

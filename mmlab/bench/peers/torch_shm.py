@@ -46,14 +46,13 @@ import torch.multiprocessing  # registers its reductions with multiprocessing's 
 from mmlab.arena import Lease
 from mmlab.errors import BackpressureTimeout, TransportError
 from mmlab.pipeline.messages import Kind, Request
-from mmlab.pipeline.outgoing import Outgoing
+from mmlab.pipeline.outgoing import LITTLE, Outgoing
 from mmlab.pipeline.serializers import SIZE_THRESHOLD
 from mmlab.transports.base import Buffer
 from mmlab.transports.limits import naming_the_limit
 from mmlab.wire import Encoder
 from mmlab.wire.envelope import ALIGN
 
-LITTLE: Final = 64 << 10  # payload bytes; below, a request goes as one plain frame
 MAX_SHARED: Final = 128  # requests with memory under way, so descriptors here and at the engine
 ANSWER_S: Final = 5  # seconds; a process that is stopped holds up one request, not all
 JOIN_S: Final = 5.0

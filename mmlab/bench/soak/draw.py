@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from mmlab.pipeline.lending import LITTLE
+from mmlab.pipeline.outgoing import LITTLE
 
 PATIENCE_S: Final = 60.0  # who waits that long for room in a pipeline of this size waits for ever
 OPENING: Final = 9  # a thread's first requests; see `_opening`
