@@ -7,10 +7,9 @@ import os
 from pathlib import Path
 from typing import TypedDict, cast
 
+from mmlab import shipped
 from mmlab.errors import UsageError, unknown
 from mmlab.measure.clocks import utc_stamp
-
-_PACKAGE = Path(__file__).resolve().parent.parent
 
 
 class Cell(TypedDict):
@@ -35,10 +34,9 @@ class Document(TypedDict):
 
 def available() -> dict[str, Path]:
     """The notebooks that ship with mmlab, by name ("00_quickstart"), in order."""
-    for folder in (_PACKAGE / "_notebooks", _PACKAGE.parent / "notebooks"):
-        if folder.is_dir():
-            return {path.stem: path for path in sorted(folder.glob("[0-9]*.ipynb"))}
-    return {}
+    folder = shipped.folder("notebooks")
+    found = sorted(folder.glob("[0-9]*.ipynb")) if folder else []
+    return {path.stem: path for path in found}
 
 
 def find(name_or_path: str | os.PathLike[str]) -> Path:
@@ -54,13 +52,13 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
         raise UsageError(
             f"no notebook at {name}: wanted a file, or one of {', '.join(available())}"
         )
-    shipped = available()
-    if name in shipped:
-        return shipped[name]
-    matches = [found for stem, found in shipped.items() if name in stem.split("_", 1)]
+    ours = available()
+    if name in ours:
+        return ours[name]
+    matches = [found for stem, found in ours.items() if name in stem.split("_", 1)]
     if len(matches) == 1:
         return matches[0]
-    raise unknown("notebook", name, shipped)
+    raise unknown("notebook", name, ours)
 
 
 def load(path: str | os.PathLike[str]) -> Document:

@@ -16,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mmlab import shipped
 from mmlab.measure.clocks import seconds_text
 from mmlab.plots import rows as r
 from mmlab.plots import style
@@ -100,14 +101,12 @@ def read_published(path: str | os.PathLike[str] | None = None) -> list[r.Row]:
 
     `path`: another file of that kind. Empty where the data is not installed.
     """
-    package = Path(__file__).resolve().parents[1]
-    shipped = (package / "_data", package.parent / "data")
-    places = [Path(path)] if path else [p / "published" / "published.csv" for p in shipped]
-    for place in places:
-        if path or place.is_file():
-            with place.open(newline="", encoding="utf-8") as file:
-                return list(csv.DictReader(file))
-    return []
+    data = shipped.folder("data")
+    place = Path(path) if path else data / "published" / "published.csv" if data else None
+    if place is None or not (path or place.is_file()):
+        return []
+    with place.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def published_note(published: Sequence[r.Row]) -> str:
