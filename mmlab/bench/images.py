@@ -9,6 +9,7 @@ different images of them as a workload needs.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from mmlab.bench.workload_files import Size
 from mmlab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,8 +68,16 @@ class Photographs:
     skipped: list[tuple[Path, str]] = field(default_factory=list)
     whole_first: bool = False
 
-    def draw(self, count: int, seed: int | list[int], *, size: int = 896) -> ImageSet:
-        """`count` different images; the same seed gives the same ones. Longest side `size` pixels.
+    def draw(
+        self,
+        count: int,
+        seed: int | list[int],
+        *,
+        size: int = 896,
+        sizes: Sequence[Size] | None = None,
+    ) -> ImageSet:
+        """`count` different images; the same seed gives the same ones. Longest side `size` pixels,
+        or of each image its own of `sizes`: a longest side, or (height, width).
 
         Sources come in random order, each as often as the others. Of each 45 to 95 % of both sides
         are cut at a random place, and half are mirrored; `whole_first` takes a source whole, the
@@ -80,11 +90,12 @@ class Photographs:
         images: list[Pixels] = []
         names: list[str] = []
         seen: set[bytes] = set()
-        for position, index in enumerate(order[:count]):
+        wanted = [size] * count if sizes is None else sizes
+        for (position, index), target in zip(enumerate(order[:count]), wanted, strict=True):
             name, photograph = self.sources[index]
             for attempt in range(_ATTEMPTS):
                 whole = self.whole_first and position < len(self.sources) and attempt == 0
-                pixels = _cut(photograph, generator, size, whole=whole)
+                pixels = _cut(photograph, generator, target, whole=whole)
                 if (key := pixels.tobytes()) not in seen:
                     break  # else the same file twice in a folder, or a plain one
             else:
@@ -178,19 +189,26 @@ def _decode(path: Path) -> PILImage.Image:
 
 
 def _cut(
-    photograph: PILImage.Image, generator: np.random.Generator, size: int, *, whole: bool
+    photograph: PILImage.Image, generator: np.random.Generator, size: Size, *, whole: bool
 ) -> Pixels:
     from PIL import Image
 
     width, height = photograph.size
-    box = (0, 0, width, height)
+    wide, high = width, height
     if not whole:
         wide, high = (max(1, round(s * generator.uniform(0.45, 0.95))) for s in (width, height))
+    if isinstance(size, int):
+        shrink = size / max(wide, high)
+        target = (max(1, round(wide * shrink)), max(1, round(high * shrink)))
+    else:  # as much of it as has the shape that is wanted
+        target = (size[1], size[0])
+        wide = max(1, min(wide, round(high * target[0] / target[1])))
+        high = max(1, min(high, round(wide * target[1] / target[0])))
+    if whole:
+        left, top = (width - wide) // 2, (height - high) // 2
+    else:
         left, top = (int(generator.integers(0, s + 1)) for s in (width - wide, height - high))
-        box = (left, top, left + wide, top + high)
-    wide, high = box[2] - box[0], box[3] - box[1]
-    shrink = size / max(wide, high)
-    target = (max(1, round(wide * shrink)), max(1, round(high * shrink)))
+    box = (left, top, left + wide, top + high)
     cut = photograph.resize(target, Image.Resampling.BILINEAR, box=box)
     if not whole and generator.random() < 0.5:
         cut = cut.transpose(Image.Transpose.FLIP_LEFT_RIGHT)

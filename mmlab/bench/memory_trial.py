@@ -7,18 +7,21 @@ hide what the next one takes. The base is read when idle, after a request withou
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 from collections.abc import Callable, Iterable
 
-from mmlab.bench import workloads
+from mmlab.bench import headroom, workloads
 from mmlab.bench.events import Event, Progress, Result, Row
-from mmlab.bench.images import Photographs
+from mmlab.bench.families import family_of
+from mmlab.bench.media import Media, Sources
 from mmlab.bench.sending import Sender, answer
 from mmlab.bench.spec import TrialSpec
 from mmlab.bench.timed_trial import Load, draw
 from mmlab.measure.memory import PssSample, PssSampler, Rss, read_rss, reset_high_water
 from mmlab.pipeline import Pipeline
+from mmlab.strategies import resolve
 
 IDLE = "idle"
 BOTH = "both"
@@ -29,7 +32,7 @@ def measure(
     spec: TrialSpec,
     pipeline: Pipeline,
     sender: Sender,
-    photographs: Photographs,
+    sources: Sources,
     emit: Callable[[Event], None],
 ) -> None:
     """One request of every case, in order of size; rows for `memory` and for `samples`.
@@ -37,10 +40,10 @@ def measure(
     The rows are told also when a request fails: what was seen until then is kept, and the peak of a
     process that ended is missing.
     """
-    loads = one_of_each(spec, photographs)
+    loads = one_of_each(spec, sources)
     processes = {"frontend": os.getpid(), "engine": pipeline.engine_pid}
     under_way: list[tuple[float, str, int]] = []  # (from when on, case, payload bytes)
-    answer(spec, sender.prepare("Hello.", []))
+    answer(spec, sender.prepare("Hello.", Media()))
     gc.collect()
     idle = {name: _marked(pid) for name, pid in processes.items()}
     with PssSampler(processes, interval_s=spec.sample_interval_s) as sampler:
@@ -50,7 +53,7 @@ def measure(
                 sampler.mark(f"{load.request.case}: start")
                 begin, case = sampler.samples[-1].time_s, load.request.case
                 under_way.append((begin, case, 0))
-                reply = answer(spec, sender.prepare(load.request.prompt, load.images))
+                reply = answer(spec, sender.prepare(load.request.prompt, load.media))
                 under_way[-1] = (begin, case, reply.payload_nbytes)
                 sampler.mark(f"{load.request.case}: end")
                 emit(Progress(f"memory {load.request.case}", number + 1, len(loads)))
@@ -63,17 +66,23 @@ def measure(
                 emit(Result("samples", {"strategy": spec.strategy, "repeat": spec.block, **row}))
 
 
-def warm_up(spec: TrialSpec, sender: Sender, photographs: Photographs) -> None:
+def warm_up(spec: TrialSpec, sender: Sender, sources: Sources) -> None:
     """The same requests, unobserved."""
-    for load in one_of_each(spec, photographs):
-        answer(spec, sender.prepare(load.request.prompt, load.images))
+    for load in one_of_each(spec, sources):
+        answer(spec, sender.prepare(load.request.prompt, load.media))
 
 
-def one_of_each(spec: TrialSpec, photographs: Photographs) -> list[Load]:
-    """A request of every case, in order of size, with images of this trial's own."""
-    cases = {r.num_images: r for r in workloads.get(spec.workload).requests(spec.scale)}
-    requests = [cases[size] for size in sorted(cases)]
-    return draw(requests, photographs, [spec.seed, spec.first_repeat, 0x3E3], spec.first_repeat)
+def one_of_each(spec: TrialSpec, sources: Sources) -> list[Load]:
+    """A request of every case, in order of size, with media of this trial's own."""
+    size = functools.partial(
+        headroom.request_nbytes,
+        payload=resolve(spec.strategy).payload,
+        image_size=spec.image_size,
+        family=family_of(spec.model),
+    )
+    found = sorted(workloads.get(spec.workload).requests(spec.scale), key=size)
+    requests = list({request.case: request for request in found}.values())
+    return draw(requests, sources, [spec.seed, spec.first_repeat, 0x3E3], spec.first_repeat)
 
 
 def memory_rows(
@@ -181,7 +190,7 @@ def sample_rows(samples: list[PssSample], under_way: list[tuple[float, str, int]
 def _which(spec: TrialSpec) -> Row:
     return {
         "strategy": spec.strategy,
-        "workload": spec.workload,
+        "workload": workloads.name_of(spec.workload),
         "model": spec.model,
         "scale": spec.scale,
         "seed": spec.seed,

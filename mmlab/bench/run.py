@@ -14,6 +14,7 @@ from pathlib import Path
 from mmlab.bench import checks, headroom, results, workloads
 from mmlab.bench.columns import SCHEMA_VERSION
 from mmlab.bench.events import Row, TrialError
+from mmlab.bench.families import family_of
 from mmlab.bench.launch import Outcome, launch, trial_variables
 from mmlab.bench.progress import Log, ProgressLog, to_stderr
 from mmlab.bench.results import Tables
@@ -154,6 +155,7 @@ class _Run:
             max_inflight_nbytes=self._settings.max_inflight_nbytes,
             image_size=self._settings.image_size,
             mix=workload.mix and place.kind != "memory",
+            family=family_of(self._settings.model),
         )
         return headroom.Estimate(needed, available_nbytes())
 

@@ -6,18 +6,14 @@ a later one look fast.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-import torch
-
 from mmlab.bench.checks import DeliveryError
-from mmlab.bench.images import Pixels
+from mmlab.bench.media import Media
+from mmlab.bench.media.tensors import items_of
 from mmlab.bench.spec import ECHO, TrialSpec
-from mmlab.fields import KwargsItems, batched
 from mmlab.pipeline import Pipeline, Reply
 from mmlab.pipeline.checksum import checksum_items
 from mmlab.pipeline.settings import PAYLOADS
@@ -40,9 +36,9 @@ class Prepared:
 
 
 class Sender(Protocol):
-    """Makes requests of a prompt and images; `prepare` is outside, `submit` inside the clock."""
+    """Makes requests of a prompt and media; `prepare` is outside, `submit` inside the clock."""
 
-    def prepare(self, prompt: str, images: Sequence[Pixels]) -> Prepared: ...
+    def prepare(self, prompt: str, media: Media) -> Prepared: ...
 
 
 class ProcessorSender:
@@ -51,29 +47,26 @@ class ProcessorSender:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
 
-    def prepare(self, prompt: str, images: Sequence[Pixels]) -> Prepared:
+    def prepare(self, prompt: str, media: Media) -> Prepared:
         """Nothing to do ahead: the processor belongs to the request's time."""
 
         def submit(max_new_tokens: int) -> Future[Reply]:
-            return self._pipeline.submit(prompt, images=images, max_new_tokens=max_new_tokens)
+            return self._pipeline.submit(prompt, images=media.images, max_new_tokens=max_new_tokens)
 
         return Prepared(submit)
 
 
 class TensorSender:
-    """Pixel values made ahead of the clock and sent as they are: delivery and nothing else."""
+    """Tensors made ahead of the clock and sent as they are: delivery and nothing else."""
 
     def __init__(self, pipeline: Pipeline, size: int) -> None:
         self._pipeline = pipeline
         self._size = size
 
-    def prepare(self, prompt: str, images: Sequence[Pixels]) -> Prepared:
-        """(n, 3, size, size) of the photographs, and the checksum that must come back."""
-        items: KwargsItems | None = None
-        if images:
-            payload = PAYLOADS[self._pipeline.strategy.payload]
-            pixels = pixel_values(images, self._size, payload)
-            items = KwargsItems.from_processor({"pixel_values": pixels}, _ECHO_FIELDS)
+    def prepare(self, prompt: str, media: Media) -> Prepared:
+        """The items of `media.tensors`, and the checksum that must come back."""
+        payload = PAYLOADS[self._pipeline.strategy.payload]
+        items = items_of(media, self._size, payload)
         checksum = checksum_items(items)
 
         def submit(max_new_tokens: int) -> Future[Reply]:
@@ -82,29 +75,11 @@ class TensorSender:
         return Prepared(submit, checksum)
 
 
-_ECHO_FIELDS = {"pixel_values": batched("image")}
-
-
 def make_sender(spec: TrialSpec, pipeline: Pipeline) -> Sender:
     """The sender that fits the model."""
     if spec.model == ECHO:
         return TensorSender(pipeline, spec.image_size)
     return ProcessorSender(pipeline)
-
-
-def pixel_values(
-    images: Sequence[Pixels], size: int, payload: torch.dtype = torch.float32
-) -> torch.Tensor:
-    """(n, 3, size, size), floats in -1 .. 1 or raw uint8; one new storage for all of them."""
-    from PIL import Image
-
-    raw = payload == torch.uint8
-    shape = (len(images), 3, size, size)
-    out = torch.empty(shape, dtype=torch.uint8 if raw else torch.float32)
-    for slot, image in zip(out, images, strict=True):
-        square = np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BILINEAR))
-        slot.copy_(torch.from_numpy(square.copy()).permute(2, 0, 1))
-    return out if raw else out.sub_(127.5).div_(127.5).to(payload)
 
 
 def answer(spec: TrialSpec, prepared: Prepared) -> Reply:

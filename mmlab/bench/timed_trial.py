@@ -10,13 +10,13 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from mmlab.bench import workloads
 from mmlab.bench.events import Event, Progress, Result, Row
-from mmlab.bench.images import Photographs, Pixels
+from mmlab.bench.media import Media, Sources
 from mmlab.bench.sending import Sender, answer, check_arrival
 from mmlab.bench.spec import TrialSpec
 from mmlab.bench.workloads import Request
@@ -28,19 +28,19 @@ from mmlab.strategies import resolve
 
 @dataclass(frozen=True)
 class Load:
-    """A request with its images, and its number within its repeat."""
+    """A request with its media, and its number within its repeat."""
 
     repeat: int
     number: int
     request: Request
-    images: Sequence[Pixels]
+    media: Media
 
 
 def measure(
     spec: TrialSpec,
     pipeline: Pipeline,
     sender: Sender,
-    photographs: Photographs,
+    sources: Sources,
     emit: Callable[[Event], None],
 ) -> None:
     """All rounds of the workload; one `results` row for each request and phase."""
@@ -54,13 +54,13 @@ def measure(
         nonlocal done
         done += 1
         row = row_of(spec, pipeline, load, phase, latency_s, reply)
-        emit(Result("results", {**row, "images_skipped": len(photographs.skipped)}))
+        emit(Result("results", {**row, "images_skipped": len(sources.skipped)}))
         emit(Progress(f"{phase} {load.request.case}", done, total))
 
     for repeat in range(spec.first_repeat, spec.first_repeat + spec.rounds):
-        loads = draw(requests, photographs, [spec.seed, repeat], repeat)
+        loads = draw(requests, sources, [spec.seed, repeat], repeat)
         for load in loads:
-            prepared = sender.prepare(load.request.prompt, load.images)
+            prepared = sender.prepare(load.request.prompt, load.media)
             start = now()
             reply = answer(spec, prepared)
             tell(load, "sequential", now() - start, reply)
@@ -74,30 +74,24 @@ def with_samples(requests: Sequence[Request], least: int) -> list[Request]:
     found = Counter(request.case for request in requests)
     first = {request.case: request for request in reversed(requests)}
     more = [
-        Request(case, f"Once more ({number}): {first[case].prompt}", first[case].num_images)
+        replace(first[case], prompt=f"Once more ({number}): {first[case].prompt}")
         for case, count in found.items()
         for number in range(1, least - count + 1)
     ]
     return [*requests, *more]
 
 
-def draw(
-    requests: Sequence[Request], photographs: Photographs, seed: list[int], repeat: int
-) -> list[Load]:
-    """The requests of one repeat with their images, all different."""
-    images = photographs.draw(sum(r.num_images for r in requests), seed).images
-    loads, start = [], 0
-    for number, request in enumerate(requests):
-        loads.append(Load(repeat, number, request, images[start : start + request.num_images]))
-        start += request.num_images
-    return loads
+def draw(requests: Sequence[Request], sources: Sources, seed: list[int], repeat: int) -> list[Load]:
+    """The requests of one repeat with their media, all different."""
+    drawn = zip(requests, sources.draw(requests, seed), strict=True)
+    return [Load(repeat, number, request, media) for number, (request, media) in enumerate(drawn)]
 
 
 def at_once(
     spec: TrialSpec, sender: Sender, loads: Sequence[Load]
 ) -> list[tuple[Load, float, Reply]]:
     """All requests at one moment: (load, seconds from that moment to its reply, reply)."""
-    prepared = [sender.prepare(load.request.prompt, load.images) for load in loads]
+    prepared = [sender.prepare(load.request.prompt, load.media) for load in loads]
     arrived: dict[int, float] = {}
 
     def note(number: int) -> Callable[[Future[Reply]], None]:
@@ -130,7 +124,7 @@ def row_of(
     stages: Row = {f"{stage}_s": reply.timings.get(stage) for stage in STAGES}
     return {
         "strategy": spec.strategy,
-        "workload": spec.workload,
+        "workload": workloads.name_of(spec.workload),
         "case": load.request.case,
         "phase": phase,
         "model": spec.model,

@@ -28,16 +28,19 @@ Emit = Callable[[events.Event], None]
 
 
 def run(spec: TrialSpec, emit: Emit) -> None:
-    """Starts the pipeline, measures what `spec.kind` asks for, and checks that images count."""
-    from mmlab.bench import images, memory_trial, timed_trial, workloads
+    """Starts the pipeline, measures what `spec.kind` asks for, and checks that media count."""
+    from mmlab.bench import media, memory_trial, timed_trial, workloads
     from mmlab.bench.control import control
+    from mmlab.bench.families import check_modalities
     from mmlab.bench.sending import make_sender
     from mmlab.pipeline import Pipeline
     from mmlab.strategies import resolve
 
     strategy = resolve(spec.strategy)
-    requests = workloads.get(spec.workload).requests(spec.scale)
-    photographs = images.photographs(spec.images, strict=spec.strict)
+    workload = workloads.get(spec.workload)
+    requests = workload.requests(spec.scale)
+    check_modalities(workload.name, requests, spec.model)
+    sources = media.load(workload, spec.images, strict=spec.strict)
     if spec.frontend_threads is not None:
         torch.set_num_threads(spec.frontend_threads)
     emit(events.Progress("starting frontend and engine", 0, len(requests)))
@@ -55,12 +58,12 @@ def run(spec: TrialSpec, emit: Emit) -> None:
         # Memory comes first: an allocator keeps what earlier images took. Either way one request
         # of each size has been through before any is timed.
         if spec.kind == "time":
-            memory_trial.warm_up(spec, sender, photographs)
+            memory_trial.warm_up(spec, sender, sources)
         else:
-            memory_trial.measure(spec, pipeline, sender, photographs, emit)
-        emit(control(spec, sender, photographs))
+            memory_trial.measure(spec, pipeline, sender, sources, emit)
+        emit(control(spec, sender, sources))
         if spec.kind != "memory":
-            timed_trial.measure(spec, pipeline, sender, photographs, emit)
+            timed_trial.measure(spec, pipeline, sender, sources, emit)
     emit(events.Done())
 
 

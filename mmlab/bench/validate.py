@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mmlab.bench import headroom, images, workloads
-from mmlab.bench.spec import ECHO, RunSettings
+from mmlab.bench import headroom, media, workloads
+from mmlab.bench.families import check_modalities, family_of
+from mmlab.bench.spec import RunSettings
 from mmlab.errors import UsageError, unknown
 from mmlab.staging.device import cuda_problem
 from mmlab.strategies import REGISTRY, resolve
@@ -33,12 +34,13 @@ _CLAIM = ".mmlab-run"  # in a folder that a run is writing to
 def validate(settings: RunSettings) -> list[tuple[Path, str]]:
     """UsageError, in one line with what is known, for the first setting that cannot work here.
 
-    Returns the image files that cannot be decoded and will be skipped: (file, why).
+    Returns the media files that cannot be decoded and will be skipped: (file, why).
     """
     check_strategies(settings.strategies, settings.device)
     workload = workloads.get(settings.workload)
     requests = workload.requests(settings.scale)
     check_model(settings.model)
+    check_modalities(workload.name, requests, settings.model)
     check_device(settings.device)
     for name, (least, most) in _BOUNDS.items():
         if (value := getattr(settings, name)) < least:
@@ -50,12 +52,16 @@ def validate(settings: RunSettings) -> list[tuple[Path, str]]:
             raise UsageError(f"{name} must be at least 1, got {threads}")
     for payload in {resolve(name).payload for name in settings.strategies}:
         reason = headroom.refused_by_budget(
-            requests, settings.max_inflight_nbytes, settings.image_size, payload
+            requests,
+            settings.max_inflight_nbytes,
+            settings.image_size,
+            payload,
+            family_of(settings.model),
         )
         if reason is not None:
-            where = f"workload {settings.workload!r} at scale {settings.scale:g}"
+            where = f"workload {workload.name!r} at scale {settings.scale:g}"
             raise UsageError(f"{where}: {reason}")
-    return images.photographs(settings.images, strict=settings.strict).skipped
+    return media.load(workload, settings.images, strict=settings.strict).skipped
 
 
 def check_strategies(names: tuple[str, ...], device: str) -> None:
@@ -74,13 +80,7 @@ def check_strategies(names: tuple[str, ...], device: str) -> None:
 
 def check_model(name: str) -> None:
     """A preset, `echo`, a folder with a checkpoint of a known family, or an id of the hub."""
-    from mmlab.gemma import checkpoint
-    from mmlab.gemma.loading import FAMILIES
-    from mmlab.gemma.presets import PRESETS
-
-    if name == ECHO or name in PRESETS:
-        return
-    checkpoint.locate(name, FAMILIES, [ECHO, *PRESETS], weights=False)
+    family_of(name)
 
 
 def check_device(name: str) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from mmlab.bench import workloads
 from mmlab.bench.spec import RunSettings
 from mmlab.bench.validate import parse_strategies
 from mmlab.cli import defaults, job
@@ -30,9 +31,10 @@ def run(
     workload: Annotated[
         str,
         typer.Option(
-            metavar="NAME",
+            metavar="NAME|FILE",
             help="doc-mix (15 prompts of 4 to 32 images, then all at once), single (1 image a "
-            "prompt) or multi (4).",
+            "prompt), multi (4), video, audio, ragged (mixed sizes), many-small (256 thumbnails), "
+            "or a file of your own, PATH.toml.",
         ),
     ] = defaults.WORKLOAD,
     model: Annotated[
@@ -46,7 +48,8 @@ def run(
     scale: Annotated[
         float | None,
         typer.Option(
-            help="The images of a prompt are multiplied by this, at most 1.",
+            help="The images of a prompt, the frames of a video and the seconds of a recording are "
+            "multiplied by this, at most 1.",
             show_default=f"{defaults.SCALE:g}",
         ),
     ] = None,
@@ -122,7 +125,7 @@ def run(
         raise UsageError(f"--full is --scale 1: give it or --scale {scale:g}, not both")
     settings = RunSettings(
         strategies=parse_strategies(strategies, device),
-        workload=workload,
+        workload=workloads.absolute(workload),
         model=model,
         scale=1.0 if full else defaults.SCALE if scale is None else scale,
         seed=seed,

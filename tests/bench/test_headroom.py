@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mmlab.bench import headroom, workloads
-from mmlab.strategies import REGISTRY
+from mmlab.strategies import REGISTRY, Payload
 
 GIB = 1 << 30
 
@@ -57,6 +57,49 @@ def test_a_request_over_the_budget_is_said_with_both_numbers() -> None:
     assert headroom.refused_by_budget(requests, nbytes) is None
     reason = headroom.refused_by_budget(requests, nbytes - 1)
     assert reason is not None and "308281344" in reason and "308281343" in reason
+    assert "(32 images, " in reason
+
+
+@pytest.mark.parametrize(
+    ("workload", "family", "payload", "nbytes"),
+    [
+        ("single", "gemma3", "float32", 3 * 896 * 896 * 4),
+        ("single", "gemma4", "float32", 2520 * (768 * 4 + 16)),  # pixels and positions
+        ("single", "echo", "uint8", 3 * 448 * 448),
+        ("video", "gemma4", "float32", 32 * 630 * (768 * 4 + 16)),
+        ("video", "echo", "uint8", 32 * 630 * (768 + 16)),
+        ("audio", "gemma4", "bfloat16", 3000 * (128 * 4 + 1)),  # audio stays float32
+        ("ragged", "gemma3", "bfloat16", 6 * 3 * 896 * 896 * 2),
+    ],
+)
+def test_a_request_weighs_what_the_family_makes_of_it(
+    workload: str, family: str, payload: Payload, nbytes: int
+) -> None:
+    found = [
+        headroom.request_nbytes(request, payload, image_size=448, family=family)
+        for request in workloads.get(workload).requests()
+    ]
+    assert max(found) == nbytes
+
+
+def test_echo_sends_images_in_the_sizes_that_a_workload_names() -> None:
+    (request,) = {r.sizes: r for r in workloads.get("many-small").requests()}.values()
+    sides = [side for side in request.sizes if isinstance(side, int)]
+    nbytes = headroom.request_nbytes(request, "float32", family="echo")
+    assert nbytes == sum(3 * side * side * 4 for side in sides) < 32 * 3 * 128 * 128 * 4
+
+
+def test_a_pickled_item_drags_the_items_of_its_own_modality_along() -> None:
+    for name, times in (("audio", 1), ("video", 1), ("ragged", 6)):
+        largest = workloads.get(name).requests()[4 if name == "audio" else 0]
+        payload = headroom.request_nbytes(largest, "float32", family="echo")
+        with_copies = {
+            strategy: headroom.needed_nbytes(
+                REGISTRY[strategy], [largest], max_inflight_nbytes=GIB, family="echo"
+            )
+            for strategy in ("pickle", "msgpack")
+        }
+        assert with_copies["pickle"] - with_copies["msgpack"] == (4 * times - 5) * payload
 
 
 def test_an_estimate_fits_or_does_not() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mmlab.bench import validate
-from mmlab.bench.sending import pixel_values
+from mmlab.bench.media.tensors import pixel_values
 from mmlab.bench.spec import RunSettings
 from mmlab.errors import UsageError
 from mmlab.strategies import strategies
