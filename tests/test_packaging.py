@@ -56,3 +56,6 @@ def test_the_wheel_works_without_the_repository(wheel: Path, tmp_path: Path) -> 
     script = "import mmlab; print(mmlab.__file__)"
     printed = python("-c", script, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert Path(printed.strip()) == tmp_path / "mmlab" / "__init__.py"
+    script = "from mmlab.bench.workloads import WORKLOADS; print(len(WORKLOADS), *WORKLOADS)"
+    printed = python("-c", script, cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert printed == "7 doc-mix single multi video audio ragged many-small\n"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 DELIVERY = ("encode", "transport", "decode", "reduce", "h2d")  # what a strategy is about
 _RESAMPLES = 2000
+_BY_SIZE = ["num_images", "payload_nbytes"]
 
 
 def p50(values: Floats, axis: int = -1) -> Floats:
@@ -63,7 +64,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     for strategy in _in_order(rows):
         mine = rows[rows["strategy"] == strategy]
         for phase, of_phase in mine.groupby("phase", sort=False):
-            cases = of_phase.sort_values("num_images", kind="stable").groupby("case", sort=False)
+            cases = of_phase.sort_values(_BY_SIZE, kind="stable").groupby("case", sort=False)
             for case, group in [("all", of_phase), *cases]:
                 lines.append(
                     {"strategy": strategy, "phase": phase, "case": case, **_line(group, phase)}
@@ -97,8 +98,11 @@ def _line(group: pd.DataFrame, phase: Hashable) -> dict[str, object]:
     return line
 
 
-def images_per_s(group: pd.DataFrame, *, mix: bool) -> float:
-    """Sequential: images over summed latency. Mix: over the last latency; median of repeats."""
+def images_per_s(group: pd.DataFrame, *, mix: bool) -> float | None:
+    """Sequential: images over summed latency. Mix: over the last latency; median of repeats. None
+    where requests carry something else."""
+    if not group["num_images"].any():
+        return None
     if not mix:
         return float(group["num_images"].sum() / group["latency_s"].sum())
     repeats = group.groupby("repeat")
@@ -127,9 +131,9 @@ def overview(rows: pd.DataFrame, memory: pd.DataFrame) -> list[dict[str, object]
     for strategy in _in_order(rows):
         mine = table[(table["strategy"] == strategy) & (table["case"] != "all")]
         one_by_one = mine[mine["phase"] == "sequential"]
-        big = one_by_one.loc[one_by_one["num_images"].idxmax()]
+        big = one_by_one.sort_values(_BY_SIZE, kind="stable").iloc[-1]
         whole = table[(table["strategy"] == strategy) & (table["case"] == "all")]
-        rates = dict(zip(whole["phase"], whole["images_per_s"], strict=True))
+        rates = dict(zip(whole["phase"], map(_plain, whole["images_per_s"]), strict=True))
         keys = ("p50_s", "p50_low_s", "p50_high_s", "p95_s", "delivery_s", "n", "payload_nbytes")
         entries.append(
             {

@@ -80,6 +80,16 @@ def test_the_overview_takes_the_largest_case_and_the_peaks() -> None:
     assert entry["peak_both"] is None  # never measured: missing too
 
 
+def test_without_images_the_payload_says_what_is_largest_and_there_is_no_rate_of_images() -> None:
+    rows = [
+        *latencies([6.0, 7.0], case="30 s audio", num_images=0, payload_nbytes=3000),
+        *latencies([2.0, 3.0], case="10 s audio", num_images=0, payload_nbytes=1000),
+    ]
+    frames = results.frame("results", rows), results.frame("memory", [memory_row()])
+    (entry,) = summary.overview(*frames)
+    assert (entry["case"], entry["images_per_s"]) == ("30 s audio", None)
+
+
 def test_one_missing_peak_makes_the_median_missing() -> None:
     rows = [memory_row(), memory_row(repeat=1, peak_pss=None, multiple=None)]
     assert summary.peaks(results.frame("memory", rows)) == {"msgpack": {"engine": None}}
