@@ -26,10 +26,13 @@ _FENCE: Final = {"x86_64": "call void @llvm.x86.sse.sfence()"}  # orders these s
 Loop = Callable[[int, int, int], None]
 
 
-def copy(out: np.ndarray, source: np.ndarray) -> None:
-    """Copy `source` to `out`, both dense uint8 of one length, without the interpreter's lock."""
+def copy(out: np.ndarray, source: np.ndarray, *, large: int = LARGE) -> None:
+    """Copy `source` to `out`, both dense uint8 of one length, without the interpreter's lock.
+
+    `large`: from how many bytes on past the caches; less (256 at least) for parts of a large whole.
+    """
     nbytes = out.nbytes
-    loop = None if nbytes < LARGE else compiled()
+    loop = None if nbytes < large else compiled()
     if loop is None:
         np.copyto(out, source)
         return

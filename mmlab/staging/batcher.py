@@ -1,7 +1,8 @@
 """PinnedBatcher: items in, batches on the device out, with one CPU copy of every byte or none.
 
 Plan, acquire, write, copy, event: the shape of the batch is known first, so every elem is written
-once, straight into its place in staging memory (vLLM #19169; never stack and pin afterwards). The
+once, straight into its place in staging memory (vLLM #19169; stack and pin afterwards, mode
+`pin-after`, is there to be measured against). The
 copy runs on a stream of its own, and its event decides when the staging memory may be filled again.
 
 Memory is acquired in one piece for all that must be held together: nobody waits for a second
@@ -33,10 +34,12 @@ from mmlab.staging.pool import PinnedPool, PoolStats
 from mmlab.staging.prefetch import prefetch
 from mmlab.staging.staged import Staged, StagedBatch, Transfer
 
-# What a strategy calls `staging`: reduce into ordinary memory, then a blocking copy; a fresh pinned
-# buffer for every batch; a buffer of the bounded pool; the same, but what lies in pinned memory, as
-# in a registered arena, goes to its place in the batch on the device straight from there.
-MODES = ("pageable", "pinned", "pool", "direct")
+# What a strategy calls `staging`: reduce into ordinary memory, then a blocking copy; the same, but
+# copied once more, into a fresh pinned buffer (what vLLM did before #19169); a fresh pinned buffer
+# for every batch; a buffer of the bounded pool; the same, but what lies in pinned memory, as in a
+# registered arena, goes to its place in the batch on the device straight from there. On a CPU the
+# first three are one: there is nothing to pin for.
+MODES = ("pageable", "pin-after", "pinned", "pool", "direct")
 
 # Two batches of the pipeline's default budget of bytes in flight (1 GiB), and the size classes.
 DEFAULT_POOL_NBYTES = 9 << 28
@@ -80,7 +83,7 @@ class PinnedBatcher:
         if pooled and pool is None:
             self._own_pool = PinnedPool(DEFAULT_POOL_NBYTES, pin=pin, device=self._device)
             self._pool = self._memory = self._own_pool
-        elif mode == "pinned":
+        elif mode in ("pinned", "pin-after"):
             fresh = FreshMemory(self._device, pin)
             self._memory = None if self._device.is_host else fresh
         self._lock = threading.Lock()
@@ -138,9 +141,10 @@ class PinnedBatcher:
         run = _Run(timeout)
         with torch.no_grad():
             write = self._memory is not None
-            direct = self.mode == "direct"
+            direct, twice = self.mode == "direct", self.mode == "pin-after"
             layouts = [
-                Layout(batch, self._device, write=write, direct=direct) for batch in group(pairs)
+                Layout(batch, self._device, write=write, direct=direct, twice=twice)
+                for batch in group(pairs)
             ]
             run.clock("reduce")
             if self._device.is_host:
@@ -159,6 +163,7 @@ class PinnedBatcher:
             pinned=bool(run.pinned) and all(run.pinned),
             nbytes=sum(layout.nbytes for layout in layouts),
             copied_nbytes=sum(layout.copied_nbytes for layout in layouts),
+            copies=max((layout.copies for layout in layouts), default=0),
             acquire_s=run.seconds["acquire"],
             reduce_s=run.seconds["reduce"],
         )

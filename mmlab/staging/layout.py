@@ -17,6 +17,7 @@ import torch
 from mmlab.reducers import Batch
 from mmlab.reducers.reduction import Part, Plan
 from mmlab.staging.device import Device
+from mmlab.staging.writing import write_key, write_twice
 
 ALIGN = 64  # bytes; tensors of one staging buffer start on a cache line of their own
 SMALL = 64 << 10  # bytes; up to here a copy of its own takes longer to start than to run
@@ -64,14 +65,25 @@ class Layout:
     next garbage collection.
     """
 
-    def __init__(self, batch: Batch, device: Device, *, write: bool, direct: bool = False) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        device: Device,
+        *,
+        write: bool,
+        direct: bool = False,
+        twice: bool = False,
+    ) -> None:
+        """`twice`: what must be put together first is, in ordinary memory, and is then written."""
         self.batch = batch
         self.kwargs: dict[str, object] = {}
         self.sources: list[Source] = []
         self.pieces: list[Piece] = []
         self.bundle: Bundle | None = None  # of the small pieces, once they are written
         self.nbytes = 0  # payload on its way to the device
-        self.copied_nbytes = 0  # of it, moved by the CPU
+        self.copied_nbytes = 0  # moved by the CPU, each time counted
+        self.copies = 0  # the most that any byte was moved
+        self._twice = twice
         for key in list(batch.keys()):
             if batch.field(key).keep_on_cpu:
                 self.kwargs[key] = batch.reduce_key(key)
@@ -85,10 +97,10 @@ class Layout:
         plan = self.batch.plan(key)
         if plan is not None:
             self.nbytes += plan.nbytes
-            self.copied_nbytes += plan.copies * plan.nbytes
+            self._count(plan.copies, plan.nbytes)
             if plan.copies and write:
                 self.kwargs[key] = self._piece(
-                    plan.shape, plan.dtype, plan.nbytes, partial(self.batch.reduce_key, key)
+                    plan.shape, plan.dtype, plan.nbytes, partial(write_key, self.batch, key)
                 )
                 return
         self.kwargs[key] = self.batch.reduce_key(key)
@@ -112,13 +124,12 @@ class Layout:
         plan = self.batch.plan(key)
         if write and plan is not None and plan.copies:
             self.nbytes += plan.nbytes
-            self.copied_nbytes += plan.nbytes
-            self.kwargs[key] = self._piece(
-                plan.shape, plan.dtype, plan.nbytes, partial(self.batch.reduce_key, key)
-            )
+            self._count(2 if self._twice else 1, plan.nbytes)
+            put = partial(write_twice if self._twice else write_key, self.batch, key)
+            self.kwargs[key] = self._piece(plan.shape, plan.dtype, plan.nbytes, put)
             return
         if plan is not None:
-            self.copied_nbytes += plan.copies * plan.nbytes
+            self._count(plan.copies, plan.nbytes)
 
         def place(tensor: torch.Tensor) -> Slot:
             self.nbytes += tensor.nbytes
@@ -126,11 +137,16 @@ class Layout:
                 return self._borrow(tensor)
             if tensor.is_contiguous() and device.is_pinned(tensor):
                 return self._borrow(tensor, pinned=True)
-            self.copied_nbytes += tensor.nbytes
+            self._count(1, tensor.nbytes)
             shape = tuple(tensor.shape)
             return self._piece(shape, tensor.dtype, tensor.nbytes, lambda out: out.copy_(tensor))
 
         self.kwargs[key] = map_tensors(self.batch.reduce_key(key), place)
+
+    def _count(self, copies: int, nbytes: int) -> None:
+        self.copied_nbytes += copies * nbytes
+        if nbytes:
+            self.copies = max(self.copies, copies)
 
     def _borrow(self, tensor: torch.Tensor, pinned: bool = False) -> Slot:
         self.sources.append(Source(tensor, pinned, borrowed=True))

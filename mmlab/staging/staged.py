@@ -54,13 +54,17 @@ class Staged:
         pinned: bool = False,
         nbytes: int = 0,
         copied_nbytes: int = 0,
+        copies: int = 0,
         acquire_s: float = 0.0,
         reduce_s: float = 0.0,
     ) -> None:
         self.device = device
         self.pinned = pinned  # every byte was copied to the device from pinned memory
         self.nbytes = nbytes  # payload, without keys that stay on the CPU
-        self.copied_nbytes = copied_nbytes  # of it, moved by the CPU before the device copy
+        self.copied_nbytes = copied_nbytes  # moved by the CPU before the device copy, all copies
+        # Of a payload byte within `stage`, by the CPU: 0 if every batch existed already, else 1, or
+        # 2 (pin-after). What a driver does on its own to copy from pageable memory is not visible.
+        self.copies = copies
         self._batches: list[StagedBatch] | None = batches
         self._stream = stream
         self._transfers = transfers
@@ -68,14 +72,6 @@ class Staged:
         self._waited = not transfers
         self._acquire_s = acquire_s
         self._reduce_s = reduce_s
-
-    @property
-    def copies(self) -> int:
-        """CPU copies of a payload byte within `stage`: 0 if every batch existed already, else 1.
-
-        What a driver does on its own to copy from pageable memory is not visible and not counted.
-        """
-        return 1 if self.copied_nbytes else 0
 
     def wait(self) -> Staged:
         """Let the current stream of this thread wait for the copies; the host goes on at once.

@@ -56,7 +56,7 @@ def test_nobody_who_did_not_ask_for_pinning_is_warned() -> None:
         PinnedPool(1000, pin=False).acquire(1)
 
 
-@pytest.mark.parametrize("mode", ["pinned", "pool"])
+@pytest.mark.parametrize("mode", ["pin-after", "pinned", "pool"])
 def test_second_allocation_that_cannot_be_pinned_is_pageable(mode: str) -> None:
     device = FakeDevice(fail_pin=1)
     pool = PinnedPool(1 << 20, device=device) if mode == "pool" else None

@@ -16,7 +16,7 @@ def pairs_of(values: dict[str, torch.Tensor]) -> list[tuple[str, mmlab.KwargsIte
     return mmlab.KwargsItems.from_processor(values, config).pairs()
 
 
-@pytest.mark.parametrize("mode", ["pinned", "pool", "direct"])
+@pytest.mark.parametrize("mode", ["pin-after", "pinned", "pool", "direct"])
 def test_small_keys_go_by_one_copy_and_large_ones_by_their_own(mode: str) -> None:
     device = FakeDevice()
     values = {
