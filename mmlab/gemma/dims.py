@@ -1,43 +1,28 @@
-"""What both halves of a model must agree on: sizes, and how long a request may be.
+"""What both halves of a model must agree on: sizes, placeholders, and how long a request may be.
 
 Read once from the configuration, so that frontend and engine check a request by the same numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import Final
 
 from mmlab.errors import UsageError
 
-if TYPE_CHECKING:
-    from transformers import Gemma3Config, Gemma3TextConfig, SiglipVisionConfig
+PROMPT: Final = "prompt"  # the modality of embeddings that a caller brings along
+EMBED_ID: Final = -1  # stands in the token ids where one of their rows goes; no id of a vocabulary
 
 
 @dataclass(frozen=True)
 class Dims:
-    """Sizes of a model with an image input."""
+    """Sizes of a model. `placeholders`: the token id of each modality that it takes."""
 
-    image_size: int  # pixels of a side
-    image_token_id: int
-    tokens_per_image: int
-    hidden_size: int  # of the text model, and so of an image token
+    placeholders: Mapping[str, int]
+    hidden_size: int  # of the text model, and so of a placeholder's embedding
     vocab_size: int
     max_length: int  # positions of prompt and answer together
-
-    @classmethod
-    def of(cls, config: Gemma3Config) -> Dims:
-        """Those of a Gemma 3 configuration."""
-        text = cast("Gemma3TextConfig", config.text_config)
-        vision = cast("SiglipVisionConfig", config.vision_config)
-        return cls(
-            image_size=cast(int, vision.image_size),
-            image_token_id=cast(int, config.image_token_id),
-            tokens_per_image=cast(int, config.mm_tokens_per_image),
-            hidden_size=text.hidden_size,
-            vocab_size=text.vocab_size,
-            max_length=text.max_position_embeddings,
-        )
 
     def check_length(self, num_tokens: int, max_new_tokens: int) -> None:
         """UsageError unless a prompt of `num_tokens` and its answer fit into the positions."""

@@ -17,9 +17,9 @@ import torch
 from mmlab.errors import UsageError
 from mmlab.gemma import gemma3
 from mmlab.gemma.checkpoint import family_of, locate
-from mmlab.gemma.model import EngineModel
+from mmlab.gemma.engine import EngineModel
+from mmlab.gemma.frontend import FrontendModel
 from mmlab.gemma.presets import PRESETS, Preset
-from mmlab.gemma.processor import FrontendModel
 
 
 @dataclass(frozen=True)

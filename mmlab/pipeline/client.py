@@ -25,10 +25,10 @@ from mmlab.pipeline.arguments import (
     whole,
 )
 from mmlab.pipeline.aside import aside
-from mmlab.pipeline.asynchronous import reply_of
+from mmlab.pipeline.asking import Asking
 from mmlab.pipeline.attached import ask, check_address
 from mmlab.pipeline.link import Link
-from mmlab.pipeline.making import Room, check_items, no_text, request_of
+from mmlab.pipeline.making import Inputs, Room, check_items, no_text, request_of
 from mmlab.pipeline.messages import (
     ECHO,
     EngineConfig,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from mmlab.strategies import Payload, Strategy
 
 
-class Pipeline:
+class Pipeline(Asking):
     """A frontend with an engine of its own: prompts and images in, replies out.
 
     `strategy`: a name of `mmlab.strategies()`. In place of its own: `transport`, one of
@@ -191,12 +191,19 @@ class Pipeline:
         prompt: str,
         *,
         images: Sequence[Image] = (),
+        videos: Sequence[object] = (),
+        audios: Sequence[object] = (),
+        prompt_embeds: torch.Tensor | None = None,
         max_new_tokens: int = 8,
         timeout: float | None = None,
     ) -> Future[Reply]:
         """Process, encode and send one request; thread-safe. The pixels are not copied: what
         `submit` has returned a future for must not be written to before the reply. With an arena
         the processor writes into it, once there is room for all images of the request.
+
+        `images`: PIL images or (h, w, 3) uint8 arrays. `prompt_embeds`: (n, hidden) floats, finite,
+        in place of tokens: each `<embed>` in the prompt takes a row, without any they stand before
+        its text. `videos` and `audios` for models that take them.
 
         `timeout`: seconds to wait for room in flight (None: without end, 0: not at all), then
         BackpressureTimeout. UsageError: too large for the budget, or no valid prompt or images.
@@ -209,7 +216,8 @@ class Pipeline:
         max_new_tokens = whole("max_new_tokens", max_new_tokens, 1, MAX_NEW_TOKENS)
         timeout = wait_seconds("timeout", timeout)
         begun_ns, payload = time.monotonic_ns(), self.strategy.payload
-        made = (self._frontend, prompt, images, max_new_tokens, payload)
+        inputs = Inputs(prompt, images, videos, audios, prompt_embeds)
+        made = (self._frontend, inputs, max_new_tokens, payload)
         with self._link.room(timeout) as room:  # no local here refers to its memory, see Room
             return self._submit(*request_of(*made, room), begun_ns, room.left, room)
 
@@ -247,39 +255,6 @@ class Pipeline:
             owner=self,
             room=room,
         )
-
-    def generate(
-        self,
-        prompt: str,
-        *,
-        images: Sequence[Image] = (),
-        max_new_tokens: int = 8,
-        timeout: float | None = None,
-    ) -> Reply:
-        """`submit` and wait. After `timeout` seconds in all: TimeoutError, and it is cancelled."""
-        timeout = wait_seconds("timeout", timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        future = self.submit(prompt, images=images, max_new_tokens=max_new_tokens, timeout=timeout)
-        try:
-            return future.result(None if deadline is None else deadline - time.monotonic())
-        except BaseException:
-            future.cancel()
-            raise
-
-    async def agenerate(
-        self,
-        prompt: str,
-        *,
-        images: Sequence[Image] = (),
-        max_new_tokens: int = 8,
-        timeout: float | None = None,
-    ) -> Reply:
-        """`generate` for asyncio. Nothing here blocks the event loop; cancelling the task cancels
-        the request, also while it still waits for room."""
-        submit = functools.partial(
-            self.submit, prompt, images=images, max_new_tokens=max_new_tokens, timeout=timeout
-        )
-        return await reply_of(submit, wait_seconds("timeout", timeout))
 
     def close(self) -> None:
         """End the engine; futures that are still open get EngineError. Idempotent; while another

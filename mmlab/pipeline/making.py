@@ -11,8 +11,10 @@ import os
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import torch
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from mmlab.strategies import Payload
 
 
+ALIGN: Final = 64  # bytes; what the arena gives and dtypes want
+
+
 class Room:
     """What one request has taken so far; leaving it gives back what was not handed over.
 
@@ -43,26 +48,31 @@ class Room:
         self.nbytes = 0  # in flight already; 0 also where the request is to take them when sent
         self._used = False
 
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Memory for all of the request's payload; once. Errors: `ByteBudget.acquire`,
+    def empty(self, specs: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[torch.Tensor]:
+        """Memory for all of the request's large payload; once. In the arena one piece, in which
+        every tensor begins at a multiple of `ALIGN`. Errors: `ByteBudget.acquire`,
         `Arena.reserve`, within one timeout."""
-        nbytes = tensor_nbytes(shape, dtype)
-        if self._arena is None or nbytes < LITTLE:
-            return torch.empty(shape, dtype=dtype)
+        sizes = [tensor_nbytes(shape, dtype) for shape, dtype in specs]
+        if self._arena is None or sum(sizes) < LITTLE:
+            return [torch.empty(shape, dtype=dtype) for shape, dtype in specs]
         begun = time.monotonic()
-        self._budget.acquire(nbytes, self.left)
-        self.nbytes, self._used = nbytes, True
+        self._budget.acquire(sum(sizes), self.left)
+        self.nbytes, self._used = sum(sizes), True
+        offsets = [0, *accumulate(-(-size // ALIGN) * ALIGN for size in sizes)]
         try:
             if self.left is not None:
                 self.left = max(0.0, self.left - (time.monotonic() - begun))
                 begun = time.monotonic()
-            made = self._arena.empty(shape, dtype, self.left)
+            whole = self._arena.empty((offsets[-1],), torch.uint8, self.left)
         except TransportError:
             self._budget.check()  # the arena closes when the engine has ended: say that
             raise
         if self.left is not None:
             self.left = max(0.0, self.left - (time.monotonic() - begun))
-        return made
+        return [
+            whole[at : at + size].view(dtype).view(shape)
+            for at, size, (shape, dtype) in zip(offsets, sizes, specs, strict=False)
+        ]
 
     def hand_over(self) -> None:
         """The request is under way: its end gives the bytes back."""
@@ -111,24 +121,32 @@ def check_process(owner: int) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What a caller asks a model for; `FrontendModel.process` says what each may be."""
+
+    prompt: str
+    images: Sequence[Image] = ()
+    videos: Sequence[object] = ()
+    audios: Sequence[object] = ()
+    prompt_embeds: torch.Tensor | None = None
+
+
 def request_of(
-    frontend: FrontendModel,
-    prompt: str,
-    images: Sequence[Image],
-    max_new_tokens: int,
-    payload: Payload,
-    room: Room,
+    frontend: FrontendModel, inputs: Inputs, max_new_tokens: int, payload: Payload, room: Room
 ) -> tuple[Request, dict[str, float]]:
-    """A prompt and its images as the engine takes them, made in `room`; and what it took."""
+    """A prompt and its inputs as the engine takes them, made in `room`; and what it took."""
     done = frontend.process(
-        prompt,
-        images,
+        inputs.prompt,
+        inputs.images,
+        videos=inputs.videos,
+        audios=inputs.audios,
+        prompt_embeds=inputs.prompt_embeds,
         max_new_tokens=max_new_tokens,
         payload=PAYLOADS[payload],
         empty=room.empty,
     )
-    items = done.mm if done.num_images else None
-    request = Request(done.token_ids, max_new_tokens, items, done.steps)
+    request = Request(done.token_ids, max_new_tokens, done.mm if done.mm else None, done.steps)
     return request, {"processor": done.seconds}
 
 

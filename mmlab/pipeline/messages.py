@@ -71,7 +71,7 @@ class Request(msgspec.Struct):
     token_ids: list[int]
     max_new_tokens: int = 0
     mm: KwargsItems | None = None
-    steps: tuple[Step, ...] | None = None  # for uint8 pixels, which are normalized by the engine
+    steps: dict[str, tuple[Step, ...]] | None = None  # by modality: what normalizes uint8 pixels
 
 
 class EngineReply(msgspec.Struct):

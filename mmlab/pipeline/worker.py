@@ -1,4 +1,4 @@
-"""From decoded requests to answers: stage together, check, encode images, generate one by one.
+"""From decoded requests to answers: stage together, check, encode, generate one by one.
 
 Requests are staged together because only the engine knows the batch. Everything after that is done
 for each request alone: a bad one fails alone, and an answer does not depend on its neighbours.
@@ -10,13 +10,13 @@ import contextlib
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
-from mmlab.errors import BatchError, EngineError
+from mmlab.errors import BatchError
 from mmlab.fields import Entry
 from mmlab.pipeline.checksum import Hasher
 from mmlab.pipeline.messages import EngineReply, ErrorReply, Request
@@ -44,13 +44,16 @@ class Generation(Protocol):
 class Model(Protocol):
     """A model on its device."""
 
-    def encode_images(
-        self, pixel_values: torch.Tensor, steps: Sequence[Step] | None
+    def encode(
+        self, modality: str, kwargs: Mapping[str, object], steps: Sequence[Step] | None
     ) -> torch.Tensor:
-        """(n, 3, h, w) floats, or uint8 and the steps to normalize them -> (n, tokens, hidden)."""
+        """Staged items of one request, and what normalizes them if raw -> (tokens, hidden)."""
 
     def generate(
-        self, token_ids: Sequence[int], features: torch.Tensor | None, max_new_tokens: int
+        self,
+        token_ids: Sequence[int],
+        features: Mapping[str, torch.Tensor] | None,
+        max_new_tokens: int,
     ) -> Generation:
         """Greedy answer to one prompt."""
 
@@ -65,7 +68,7 @@ class Work:
     nbytes: int  # of its frames
     timings: dict[str, float]
     shares: list[Share] = field(default_factory=list)  # of the staged batches; until encoded
-    features: torch.Tensor | None = None
+    features: dict[str, torch.Tensor] | None = None  # by modality
     checksum: int = 0
     pinned: bool = False
     error: ErrorReply | None = None
@@ -95,7 +98,7 @@ class Worker:
         for work in batch:
             if work.error is None and work.shares and wanted(work):
                 with _failing_alone(work, "encoder"), self._clock(work, "encoder"):
-                    work.features = self._encode(work.shares, work.request.steps)
+                    work.features = self._encode(work)
             work.shares.clear()  # staging memory and frames go back before the text model starts
         for work in batch:
             if wanted(work):
@@ -139,11 +142,15 @@ class Worker:
             with self._clock(work, "checksum"):
                 work.checksum = _checksum(work.shares)
 
-    def _encode(self, shares: Sequence[Share], steps: Sequence[Step] | None) -> torch.Tensor | None:
+    def _encode(self, work: Work) -> dict[str, torch.Tensor] | None:
         if (model := self._model) is None:
             return None
-        parts = [model.encode_images(pixels, steps) for s in shares for pixels in _pixel_values(s)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        steps = work.request.steps or {}
+        parts: dict[str, list[torch.Tensor]] = {}
+        for share in work.shares:
+            found = model.encode(share.modality, share.kwargs, steps.get(share.modality))
+            parts.setdefault(share.modality, []).append(found)
+        return {name: p[0] if len(p) == 1 else torch.cat(p) for name, p in parts.items()}
 
     def _answer(self, work: Work, batch_requests: int) -> EngineReply | ErrorReply:
         token_ids: list[int] = []
@@ -203,19 +210,3 @@ def _checksum(shares: Sequence[Share]) -> int:
         for item in share.items():
             hasher.add(share.modality, item)
     return hasher.value()
-
-
-def _pixel_values(share: Share) -> Iterator[torch.Tensor]:
-    """(n, 3, h, w) each; images of different sizes come one by one."""
-    value = share.kwargs.get("pixel_values")
-    if share.modality != "image" or value is None:
-        raise EngineError(
-            f"{share.modality} items with keys {sorted(share.kwargs)}: this model takes image "
-            "items with pixel_values"
-        )
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list) and all(isinstance(image, torch.Tensor) for image in value):
-        yield from (image.unsqueeze(0) for image in value)
-    else:
-        raise EngineError(f"image.pixel_values: got {type(value).__name__}, wanted a tensor")

@@ -9,17 +9,23 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from mmlab.gemma import EngineModel, FrontendModel, load_engine, load_frontend
+from mmlab.gemma import load_engine, load_frontend
+from mmlab.gemma.gemma3.model import Gemma3Engine
+from mmlab.gemma.gemma3.processor import Gemma3Frontend
 
 
 @pytest.fixture(scope="session")
-def frontend() -> FrontendModel:
-    return load_frontend("gemma3-tiny")
+def frontend() -> Gemma3Frontend:
+    found = load_frontend("gemma3-tiny")
+    assert isinstance(found, Gemma3Frontend)
+    return found
 
 
 @pytest.fixture(scope="session")
-def engine() -> EngineModel:
-    return load_engine("gemma3-tiny", "cpu")
+def engine() -> Gemma3Engine:
+    found = load_engine("gemma3-tiny", "cpu")
+    assert isinstance(found, Gemma3Engine)
+    return found
 
 
 @pytest.fixture(autouse=True)

@@ -10,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gemma_parts import of_images
 
 from mmlab.errors import UsageError
-from mmlab.gemma import EngineModel, FrontendModel, load_engine, load_frontend, loading
+from mmlab.gemma import load_engine, load_frontend, loading
+from mmlab.gemma.gemma3.model import Gemma3Engine as EngineModel
+from mmlab.gemma.gemma3.processor import Gemma3Frontend as FrontendModel
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +59,8 @@ def test_a_saved_checkpoint_answers_as_the_model_it_was(
     assert front.dims == frontend.dims == back.dims == engine.dims
     features = back.encode_images(pixel_values)
     assert torch.equal(features, engine.encode_images(pixel_values))
-    new = back.generate(got.token_ids, features, 8).token_ids
-    assert new == engine.generate(got.token_ids, features, 8).token_ids
+    new = back.generate(got.token_ids, of_images(features), 8).token_ids
+    assert new == engine.generate(got.token_ids, of_images(features), 8).token_ids
     assert front.decode(new) == frontend.decode(new)
     assert back.attention == "sdpa" and back.dtype == torch.float32
 
@@ -69,7 +72,10 @@ def test_a_checkpoint_in_bfloat16_is_the_preset_in_bfloat16(saved: Path) -> None
     features = torch.randn(1, 256, 128)
     pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-    assert one.generate(ids, features, 4).token_ids == other.generate(ids, features, 4).token_ids
+    assert (
+        one.generate(ids, of_images(features), 4).token_ids
+        == other.generate(ids, of_images(features), 4).token_ids
+    )
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "siglip", None])

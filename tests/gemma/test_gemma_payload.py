@@ -12,7 +12,9 @@ import torch
 from transformers import Gemma3ImageProcessor, Gemma3ImageProcessorPil
 
 from mmlab import EngineError, UsageError, pixels
-from mmlab.gemma import EngineModel, FrontendModel
+from mmlab.gemma.gemma3.making import preset_config
+from mmlab.gemma.gemma3.model import Gemma3Engine
+from mmlab.gemma.gemma3.processor import Gemma3Frontend
 from mmlab.gemma.images import as_rgb
 from mmlab.gemma.normalize import steps_of
 from mmlab.pixels import Step
@@ -26,30 +28,29 @@ SETTINGS: list[dict[str, Any]] = [
     {"do_normalize": False},
     {"do_rescale": False, "do_normalize": False},
 ]
-Frontend = Callable[..., FrontendModel]
+Frontend = Callable[..., Gemma3Frontend]
 
 
 @pytest.fixture
-def with_processor(frontend: FrontendModel) -> Iterator[Frontend]:
+def with_processor(frontend: Gemma3Frontend) -> Iterator[Frontend]:
     """The tiny model's frontend with an image processor of another kind or with other settings."""
     before = frontend.processor.image_processor
 
-    def make(kind: type, **settings: object) -> FrontendModel:
+    def make(kind: type, **settings: object) -> Gemma3Frontend:
         frontend.processor.image_processor = kind(size=SIZE, **settings)
-        return FrontendModel("other", frontend.processor, frontend_config(frontend))
+        return Gemma3Frontend("other", frontend.processor, frontend_config(frontend))
 
     yield make
     frontend.processor.image_processor = before
 
 
-def frontend_config(frontend: FrontendModel) -> Any:
-    from mmlab.gemma.gemma3 import preset_config
+def frontend_config(frontend: Gemma3Frontend) -> Any:
     from mmlab.gemma.presets import PRESETS
 
     return preset_config(PRESETS[frontend.name])
 
 
-def whole_processor(front: FrontendModel, images: list[np.ndarray]) -> torch.Tensor:
+def whole_processor(front: Gemma3Frontend, images: list[np.ndarray]) -> torch.Tensor:
     """All that the image processor does, as it does it."""
     made = front.processor.image_processor(
         [as_rgb(image, 0) for image in images],
@@ -79,8 +80,10 @@ def test_the_models_input_is_bit_for_bit_the_processors(
     assert all(sent[payload].dtype == payload for payload in sent)
     assert torch.equal(sent[torch.float32], wanted)
     assert torch.equal(sent[torch.bfloat16], wanted.to(torch.bfloat16))
-    raw, steps = sent[torch.uint8], got[torch.uint8].steps
-    assert steps is not None and raw.nbytes * 4 == wanted.nbytes
+    raw, found = sent[torch.uint8], got[torch.uint8].steps
+    assert found is not None
+    steps = found["image"]
+    assert raw.nbytes * 4 == wanted.nbytes
     assert torch.equal(pixels.apply(steps, raw, torch.empty(raw.shape)), wanted)
     assert got[torch.float32].steps is None and got[torch.bfloat16].steps is None
 
@@ -103,7 +106,7 @@ def test_another_formula_would_be_noticed(photographs: list[np.ndarray]) -> None
     assert (fused - apart).abs().max() <= 1.2e-7
 
 
-def no_room(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def no_room(specs: object) -> list[torch.Tensor]:
     raise AssertionError("room was asked for")
 
 
@@ -131,26 +134,26 @@ def test_settings_that_are_nonsense_do_not_keep_a_frontend_from_loading(
         front.check_payload(torch.uint8)
 
 
-def test_another_dtype_is_no_payload(frontend: FrontendModel) -> None:
+def test_another_dtype_is_no_payload(frontend: Gemma3Frontend) -> None:
     with pytest.raises(UsageError, match=r"got torch.float16, wanted float32, bfloat16 or uint8"):
         frontend.check_payload(torch.float16)
 
 
 def test_the_memory_is_asked_for_once_and_waiting_for_it_does_not_count(
-    frontend: FrontendModel, photographs: list[np.ndarray]
+    frontend: Gemma3Frontend, photographs: list[np.ndarray]
 ) -> None:
     import time
 
-    asked: list[tuple[tuple[int, ...], torch.dtype]] = []
+    asked: list[object] = []
     memory = torch.empty((3, 3, 896, 896), dtype=torch.uint8)
 
-    def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        asked.append((shape, dtype))
+    def empty(specs: object) -> list[torch.Tensor]:
+        asked.append(specs)
         time.sleep(1.5)
-        return memory
+        return [memory]
 
     done = frontend.process("", photographs[:3], payload=torch.uint8, empty=empty)
-    assert asked == [((3, 3, 896, 896), torch.uint8)]
+    assert asked == [[((3, 3, 896, 896), torch.uint8)]]
     assert done.mm.reduce()["pixel_values"].data_ptr() == memory.data_ptr()  # type: ignore[union-attr]
     assert done.seconds < 1.5
     frontend.process("text only", empty=empty)
@@ -158,7 +161,7 @@ def test_the_memory_is_asked_for_once_and_waiting_for_it_does_not_count(
 
 
 def test_raw_pixels_never_reach_the_vision_tower(
-    engine: EngineModel, monkeypatch: pytest.MonkeyPatch
+    engine: Gemma3Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reached: list[torch.dtype] = []
     real = engine.model.get_image_features
@@ -181,8 +184,8 @@ def test_raw_pixels_never_reach_the_vision_tower(
 
 
 def test_greedy_tokens_as_uint8_are_those_as_float32_and_bfloat16s_are_counted(
-    frontend: FrontendModel,
-    engine: EngineModel,
+    frontend: Gemma3Frontend,
+    engine: Gemma3Engine,
     photographs: list[np.ndarray],
     record_property: Callable[[str, object], None],
 ) -> None:
@@ -193,8 +196,10 @@ def test_greedy_tokens_as_uint8_are_those_as_float32_and_bfloat16s_are_counted(
             done = frontend.process("What is it?", [image], payload=payload)
             sent = done.mm.reduce()["pixel_values"]
             assert isinstance(sent, torch.Tensor)
-            features = engine.encode_images(sent, done.steps)
-            answers[payload] = engine.generate(done.token_ids, features, 4).token_ids
+            features = engine.encode(
+                "image", {"pixel_values": sent}, (done.steps or {}).get("image")
+            )
+            answers[payload] = engine.generate(done.token_ids, {"image": features}, 4).token_ids
         for payload in differ:
             differ[payload] += answers[payload] != answers[torch.float32]
     said = f"other tokens than as float32: {differ} of {len(photographs)} photographs"

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from mmlab.errors import UsageError
-from mmlab.gemma import FrontendModel
+from mmlab.gemma.gemma3.processor import Gemma3Frontend
 
 IMAGE = 261
 
@@ -20,7 +20,7 @@ def pixels(height: int, width: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
 
 
-def test_ids_and_pixels_are_those_of_the_whole_processor(frontend: FrontendModel) -> None:
+def test_ids_and_pixels_are_those_of_the_whole_processor(frontend: Gemma3Frontend) -> None:
     images = [pixels(300, 400), pixels(300, 400, 1), pixels(1000, 40, 2)]
     got = frontend.process("Which one?", images)
     wanted = frontend.processor(
@@ -32,14 +32,14 @@ def test_ids_and_pixels_are_those_of_the_whole_processor(frontend: FrontendModel
     assert torch.equal(got.mm.reduce()["pixel_values"], wanted["pixel_values"])
 
 
-def test_the_prompt_is_image_blocks_then_text(frontend: FrontendModel) -> None:
+def test_the_prompt_is_image_blocks_then_text(frontend: Gemma3Frontend) -> None:
     ids = frontend.process("Hi", [pixels(8, 8), pixels(8, 8)]).token_ids
     breaks = [ord("\n") + 3] * 2
     block = [*breaks, 260, *[IMAGE] * 256, 262, *breaks]
     assert ids == [2, *block, *block, ord("H") + 3, ord("i") + 3]
 
 
-def test_items_are_views_of_one_dense_tensor(frontend: FrontendModel) -> None:
+def test_items_are_views_of_one_dense_tensor(frontend: Gemma3Frontend) -> None:
     done = frontend.process("", [pixels(20, 30, seed) for seed in range(3)])
     batch = done.mm.reduce()["pixel_values"]
     assert isinstance(batch, torch.Tensor)
@@ -55,13 +55,13 @@ def test_items_are_views_of_one_dense_tensor(frontend: FrontendModel) -> None:
     assert done.seconds > 0
 
 
-def test_text_alone_has_no_items(frontend: FrontendModel) -> None:
+def test_text_alone_has_no_items(frontend: Gemma3Frontend) -> None:
     done = frontend.process("Hi")
     assert done.token_ids == [2, ord("H") + 3, ord("i") + 3]
     assert not list(done.mm) and done.num_images == 0
 
 
-def test_decode_gives_text_without_special_tokens(frontend: FrontendModel) -> None:
+def test_decode_gives_text_without_special_tokens(frontend: Gemma3Frontend) -> None:
     ids = frontend.process("Grüße ☃", [pixels(8, 8)]).token_ids
     assert frontend.decode(ids) == "\n\n\n\nGrüße ☃"
     assert frontend.decode([]) == ""
@@ -70,7 +70,7 @@ def test_decode_gives_text_without_special_tokens(frontend: FrontendModel) -> No
 
 @pytest.mark.parametrize("shape", [(3, 50), (1, 640), (4, 9), (50, 3), (3, 3), (1, 1)])
 def test_layout_is_never_guessed_from_the_size(
-    frontend: FrontendModel, shape: tuple[int, int]
+    frontend: Gemma3Frontend, shape: tuple[int, int]
 ) -> None:
     image = pixels(*shape)
     got = frontend.pixel_values([image])
@@ -80,7 +80,7 @@ def test_layout_is_never_guessed_from_the_size(
     assert (got - wanted).abs().max() < 0.02  # the processor resizes in uint8
 
 
-def test_the_frontend_says_which_image_processor_made_the_data(frontend: FrontendModel) -> None:
+def test_the_frontend_says_which_image_processor_made_the_data(frontend: Gemma3Frontend) -> None:
     import transformers
 
     wanted = f"Gemma3ImageProcessor (torchvision), transformers {transformers.__version__}"
@@ -102,14 +102,14 @@ def test_the_frontend_says_which_image_processor_made_the_data(frontend: Fronten
     ],
 )
 def test_a_bad_request_is_named(
-    frontend: FrontendModel, prompt: Any, images: Any, match: str
+    frontend: Gemma3Frontend, prompt: Any, images: Any, match: str
 ) -> None:
     with pytest.raises(UsageError, match=match):
         frontend.process(prompt, images)
 
 
 def test_a_request_past_the_models_positions_is_refused_before_any_pixel(
-    frontend: FrontendModel,
+    frontend: Gemma3Frontend,
 ) -> None:
     limit = frontend.dims.max_length
     text = "x" * (limit - 2)
@@ -121,12 +121,12 @@ def test_a_request_past_the_models_positions_is_refused_before_any_pixel(
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.0, True, None])
-def test_the_number_of_new_tokens_is_checked(frontend: FrontendModel, wrong: Any) -> None:
+def test_the_number_of_new_tokens_is_checked(frontend: Gemma3Frontend, wrong: Any) -> None:
     with pytest.raises(UsageError, match="max_new_tokens: got"):
         frontend.process("", max_new_tokens=wrong)
 
 
-def test_threads_get_what_one_thread_gets(frontend: FrontendModel) -> None:
+def test_threads_get_what_one_thread_gets(frontend: Gemma3Frontend) -> None:
     requests = [("x" * n, [pixels(40 + n, 50, n)]) for n in range(12)]
     alone = [frontend.process(*request) for request in requests]
     with ThreadPoolExecutor(4) as pool:

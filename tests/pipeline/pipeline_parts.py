@@ -7,14 +7,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-from mmlab import KwargsItems, batched
+from mmlab import EngineError, KwargsItems, batched
 from mmlab.pipeline import Pipeline
 from mmlab.pipeline.engine import Engine
 from mmlab.pipeline.messages import (
@@ -118,22 +118,34 @@ class FakeModel:
     def __post_init__(self) -> None:
         self.gate.set()
 
-    def encode_images(
-        self, pixel_values: torch.Tensor, steps: Sequence[Step] | None
+    def encode(
+        self, modality: str, kwargs: Mapping[str, object], steps: Sequence[Step] | None
     ) -> torch.Tensor:
+        found = kwargs.get("pixel_values")
+        if modality != "image" or found is None:
+            raise EngineError(f"{modality} items with keys {sorted(kwargs)}: takes image items")
+        if isinstance(found, list):  # of different sizes
+            return torch.cat([self.encode_images(image[None]) for image in found])
+        assert isinstance(found, torch.Tensor)
+        return self.encode_images(found)
+
+    def encode_images(self, pixel_values: torch.Tensor) -> torch.Tensor:
         if pixel_values.reshape(-1)[0] < 0:
             raise RuntimeError("negative image")
         self.encoded.append(pixel_values.clone())
         return pixel_values.flatten(1)[:, :2]
 
     def generate(
-        self, token_ids: Sequence[int], features: torch.Tensor | None, max_new_tokens: int
+        self,
+        token_ids: Sequence[int],
+        features: Mapping[str, torch.Tensor] | None,
+        max_new_tokens: int,
     ) -> Answer:
         self.entered.set()
         self.gate.wait(10)
         if token_ids[:1] == [666]:
             raise ValueError("bad prompt \udcff")
-        seen = 0 if features is None else int(features.sum())
+        seen = 0 if not features else int(features["image"].sum())
         return Answer([*token_ids, seen][:max_new_tokens])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
@@ -12,7 +12,6 @@ from pipeline_parts import ME, Answer, FakeModel, engine_here, images, wait_for
 from mmlab import KwargsItems, batched, flat
 from mmlab.pipeline.checksum import checksum_items
 from mmlab.pipeline.messages import EngineReply, ErrorReply, Kind
-from mmlab.pixels import Step
 
 
 def test_a_greeting_is_answered() -> None:
@@ -112,7 +111,7 @@ def test_one_bad_request_fails_alone() -> None:
     for request_id, stage, error, message in (
         (bad_image, "encoder", "RuntimeError", "negative image"),
         (bad_prompt, "prefill", "ValueError", "bad prompt"),
-        (bad_keys, "encoder", "EngineError", "takes image items with pixel_values"),
+        (bad_keys, "encoder", "EngineError", "takes image items"),
     ):
         reply = answers[request_id]
         assert isinstance(reply, ErrorReply)
@@ -211,15 +210,16 @@ def test_frames_are_let_go_before_the_text_model_runs(keeps: bool) -> None:
     kept: list[torch.Tensor] = []
 
     class Watching(FakeModel):
-        def encode_images(
-            self, pixel_values: torch.Tensor, steps: Sequence[Step] | None
-        ) -> torch.Tensor:
+        def encode_images(self, pixel_values: torch.Tensor) -> torch.Tensor:
             if keeps:
                 kept.append(pixel_values)
             return pixel_values.flatten(1)[:, :2].clone()
 
         def generate(
-            self, token_ids: Sequence[int], features: torch.Tensor | None, max_new_tokens: int
+            self,
+            token_ids: Sequence[int],
+            features: Mapping[str, torch.Tensor] | None,
+            max_new_tokens: int,
         ) -> Answer:
             wait_for(lambda: engine.sender.unreleased() == 0, 0.5)
             held_frames.append(engine.sender.unreleased())

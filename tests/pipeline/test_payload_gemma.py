@@ -50,8 +50,8 @@ def test_requests_alone_and_together_are_answered_as_float32_would_be(
         sent = front.process(PROMPT, images, payload=torch.uint8)
         assert reply.checksum == checksum_items(sent.mm)
         done = front.process(PROMPT, images)
-        pixels = done.mm.reduce().get("pixel_values")
-        features = model.encode_images(pixels) if isinstance(pixels, torch.Tensor) else None
+        kwargs = done.mm.reduce()
+        features = {"image": model.encode("image", kwargs)} if kwargs else None
         assert reply.token_ids == model.generate(done.token_ids, features, 3).token_ids
     assert alone[0].token_ids != alone[1].token_ids
 

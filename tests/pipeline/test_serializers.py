@@ -45,7 +45,7 @@ def test_a_request_comes_back_as_it_was(name: str, items: KwargsItems | None) ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_serializer_carries_the_steps_of_raw_pixels(name: str) -> None:
-    steps = (Step("sub", (127.5,)), Step("div", (0.1, 0.2, 0.3)))
+    steps = {"image": (Step("sub", (127.5,)), Step("div", (0.1, 0.2, 0.3)))}
     for items in (None, images(2)):
         request = Request([1], 2, items, steps)
         frames = [bytes(frame) for frame in serializer(name).dumps(request, 7)]

@@ -9,10 +9,10 @@ import torch
 
 from mmlab.errors import UsageError
 from mmlab.gemma.checkpoint import quiet, readable
-from mmlab.gemma.dims import Dims
-from mmlab.gemma.model import EngineModel
+from mmlab.gemma.gemma3.dims import image_size
+from mmlab.gemma.gemma3.model import Gemma3Engine
+from mmlab.gemma.gemma3.processor import Gemma3Frontend
 from mmlab.gemma.presets import Preset
-from mmlab.gemma.processor import FrontendModel
 from mmlab.gemma.tokenizer import (
     BOI_ID,
     BOS_ID,
@@ -31,7 +31,7 @@ ATTENTION: Final = "sdpa"  # fused kernels on CPU and GPU that take the mask of 
 PROJECTOR_STD: Final = 0.2
 
 
-def frontend(name: str, source: Preset | Path) -> FrontendModel:
+def frontend(name: str, source: Preset | Path) -> Gemma3Frontend:
     """Configuration, image processor (the torchvision one) and tokenizer; no model."""
     from transformers import Gemma3Config, Gemma3ImageProcessor, Gemma3Processor
 
@@ -42,25 +42,25 @@ def frontend(name: str, source: Preset | Path) -> FrontendModel:
             tokenizer=byte_level_tokenizer(source.vocab_size),
             image_seq_length=source.tokens_per_image,
         )
-        return FrontendModel(name, processor, preset_config(source))
+        return Gemma3Frontend(name, processor, preset_config(source))
     with readable(name):
         config = Gemma3Config.from_pretrained(source, local_files_only=True)
         processor = Gemma3Processor.from_pretrained(source, local_files_only=True)
         # By its own class: the processor's choice of a backend differs between releases.
         images = Gemma3ImageProcessor.from_pretrained(source, local_files_only=True)
         processor.image_processor = images
-    wanted = Dims.of(config).image_size
+    wanted = image_size(config)
     if (images.size["height"], images.size["width"]) != (wanted, wanted):
         raise UsageError(
             f"model {name!r}: its image processor makes {images.size['height']} x"
             f" {images.size['width']} pixels, its vision tower wants {wanted} x {wanted}"
         )
-    return FrontendModel(name, processor, config)
+    return Gemma3Frontend(name, processor, config)
 
 
 def engine(
     name: str, source: Preset | Path, device: torch.device, dtype: torch.dtype, seed: int
-) -> EngineModel:
+) -> Gemma3Engine:
     """The model on its device. `seed` is for presets, whose weights are the same on any device."""
     if isinstance(source, Preset):
         model = preset_model(source, seed)
@@ -72,7 +72,7 @@ def engine(
     model.set_attn_implementation(ATTENTION)
     module: torch.nn.Module = model
     module.to(device)
-    return EngineModel(name, model)
+    return Gemma3Engine(name, model)
 
 
 def preset_config(preset: Preset) -> Gemma3Config:
