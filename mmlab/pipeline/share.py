@@ -1,8 +1,8 @@
 """Which part of a staged batch belongs to which request.
 
 A batch may hold items of several requests, and may be padded to the largest of them. A `Share` is
-one request's stretch of it: as the model takes it (`kwargs`), and item by item as it was sent, with
-padding cut off (`items`), which does not depend on the neighbours in the batch.
+one request's stretch of it: as the model takes it (`kwargs`), padded no further than to its own
+largest, and item by item as it was sent (`items`). Neither depends on the neighbors in the batch.
 """
 
 from __future__ import annotations
@@ -83,13 +83,24 @@ def _share(batch: StagedBatch, cuts: dict[str, _Cut], start: int, stop: int) -> 
         value = batch.kwargs[key]
         offsets = cut.offsets[start : stop + 1] or [0]
         if isinstance(cut.field, BatchedField):
-            kwargs[key] = value[start:stop]  # type: ignore[index]
+            mine_only = value[start:stop]  # type: ignore[index]
+            kwargs[key] = _without_padding(mine_only, cut.shapes[start:stop])
         elif isinstance(cut.field, FlatField):
             kwargs[key] = _slice(value, cut.field.dim, offsets[0], offsets[-1])
         else:
             kwargs[key] = value
         mine[key] = _Cut(cut.field, cut.shapes[start:stop], [at - offsets[0] for at in offsets])
     return Share(batch.modality, kwargs, mine, stop - start)
+
+
+def _without_padding(value: object, shapes: Sequence[tuple[int, ...] | None]) -> object:
+    """Cut off what only larger items of other requests have made necessary."""
+    if not isinstance(value, torch.Tensor) or not shapes or None in shapes:
+        return value
+    most = tuple(map(max, zip(*shapes, strict=True)))  # type: ignore[arg-type]
+    if most == tuple(value.shape[1:]):
+        return value
+    return value[(slice(None), *(slice(0, extent) for extent in most))]
 
 
 def _elem(value: object, cut: _Cut, index: int) -> object:

@@ -151,3 +151,21 @@ def test_bytes_are_those_of_the_tensor_in_order(dtype: torch.dtype) -> None:
         wanted = raw.view(torch.uint8).numpy().tobytes() if raw.numel() else b""
         assert bytes(tensor_bytes(tensor)) == wanted
     assert tensor_bytes(base).obj.__array_interface__["data"][0] == base.data_ptr()
+
+
+def test_a_share_is_padded_no_further_than_to_its_own_largest() -> None:
+    """A longer clip of another request would change what the encoder sees."""
+
+    def clips(*lengths: int) -> KwargsItems:
+        waves = [torch.full((length, 2), float(length)) for length in lengths]
+        return KwargsItems.from_processor({"wave": waves}, {"wave": batched("audio", pad=0)})
+
+    mine, longer, ragged = staged([clips(3), clips(9), clips(2, 5)])
+    alone = [found[0].kwargs["wave"] for found in (mine, longer, ragged)]
+    assert [tuple(wave.shape) for wave in alone if isinstance(wave, torch.Tensor)] == [
+        (1, 3, 2),
+        (1, 9, 2),
+        (2, 5, 2),
+    ]
+    wanted = staged([clips(2, 5)])[0][0].kwargs["wave"]
+    assert torch.equal(alone[2], wanted)  # type: ignore[arg-type]
