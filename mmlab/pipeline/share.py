@@ -97,7 +97,7 @@ def _without_padding(value: object, shapes: Sequence[tuple[int, ...] | None]) ->
     """Cut off what only larger items of other requests have made necessary."""
     if not isinstance(value, torch.Tensor) or not shapes or None in shapes:
         return value
-    most = tuple(map(max, zip(*shapes, strict=True)))  # type: ignore[arg-type]
+    most = tuple(map(max, zip(*shapes, strict=True)))
     if most == tuple(value.shape[1:]):
         return value
     return value[(slice(None), *(slice(0, extent) for extent in most))]
