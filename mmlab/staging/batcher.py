@@ -23,11 +23,12 @@ from typing import Self
 import numpy as np
 import torch
 
+from mmlab.arena import stream
 from mmlab.errors import BatchError, UsageError, unknown
 from mmlab.fields import Entry
 from mmlab.reducers import group
 from mmlab.staging.copying import memory_of, start_copies
-from mmlab.staging.device import Device, Event, Stream, resolve_device
+from mmlab.staging.device import Device, Event, Stream, UnknownEnd, resolve_device
 from mmlab.staging.layout import Layout
 from mmlab.staging.memory import Buffer, FreshMemory, PinningWarning, StagingMemory
 from mmlab.staging.pool import PinnedPool, PoolStats
@@ -86,6 +87,8 @@ class PinnedBatcher:
         elif mode in ("pinned", "pin-after"):
             fresh = FreshMemory(self._device, pin)
             self._memory = None if self._device.is_host else fresh
+        if self._memory is not None:
+            stream.compiled()  # some 30 ms, not on the first batch
         self._lock = threading.Lock()
         self._submitting = threading.Lock()  # one batch at a time between its two events
         self._stream: Stream | None = None
@@ -215,16 +218,19 @@ class PinnedBatcher:
         # The pool keeps its own memory until `end`; whatever else is read late is kept here.
         kept = list(memory_of(layout.sources, own=self._pool is None))
         with self._submitting:
+            end: Event = UnknownEnd()
             try:
                 start = stream.record()
                 tensors = start_copies(stream, layout, arrived)
             finally:  # also after an error: the copies that were started still read their sources
-                end = stream.record()
-                if buffer is not None:
-                    buffer.release(after=end)
-                if kept:
-                    with self._lock:
-                        self._in_flight.append((end, kept))
+                try:
+                    end = stream.record()
+                finally:
+                    if buffer is not None:
+                        buffer.release(after=end)
+                    if kept:
+                        with self._lock:
+                            self._in_flight.append((end, kept))
         run.transfers.append(Transfer(start, end, arrived))
         run.pinned.extend(source.pinned for source in layout.sources)
         run.clock("submit")

@@ -36,6 +36,19 @@ class Event(Completion, Protocol):
         ...
 
 
+class UnknownEnd:
+    """Of copies whose event could not be recorded: memory that they may read is not used again."""
+
+    def query(self) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        """There is nothing to wait for."""
+
+    def seconds_since(self, start: object) -> float:
+        return float("nan")
+
+
 class Stream(Protocol):
     """A queue of copies to the device, beside the queue of the consumer's computations."""
 
