@@ -18,6 +18,7 @@ import torch
 from mmlab.errors import BatchError
 
 MAX_STEPS: Final = 8
+PIECE: Final = 1 << 20  # values that are converted at once: 4 MiB of float32
 
 _Op = Callable[..., torch.Tensor]
 _OPS: Final[dict[str, _Op]] = {"sub": torch.sub, "div": torch.div, "mul": torch.mul}
@@ -32,16 +33,30 @@ class Step(msgspec.Struct, frozen=True):
 
 def apply(steps: Sequence[Step], raw: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     """(..., c, h, w) uint8 -> `out`, of the same shape on the same device: float32 as it comes, or
-    bfloat16, rounded once at the end. BatchError for steps that are none."""
+    bfloat16, rounded once at the end. Steps with one number each work on any shape, such as that
+    of patches. BatchError for steps that are none."""
     _check(steps, raw, out)
     if out.dtype == torch.float32:
         return _float32(steps, raw, out, slice(None))
+    if all(len(step.values) == 1 for step in steps):
+        return _in_pieces(steps, raw, out)
     scratch = torch.empty(raw[..., :1, :, :].shape, device=raw.device)  # of one channel: in cache
     for channel in range(raw.shape[-3]):
         here = slice(channel, channel + 1)
         done = _float32(steps, raw[..., here, :, :], scratch, here)
         out[..., here, :, :].copy_(done)
     return out
+
+
+def _in_pieces(steps: Sequence[Step], raw: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """As `apply` does to another dtype than float32, through scratch memory that stays in cache."""
+    if raw.is_contiguous() and out.is_contiguous():
+        pairs = zip(torch.split(raw.view(-1), PIECE), torch.split(out.view(-1), PIECE), strict=True)
+        scratch = torch.empty(min(PIECE, raw.numel()), device=raw.device)
+        for source, target in pairs:
+            target.copy_(_float32(steps, source, scratch[: source.numel()], slice(None)))
+        return out
+    return out.copy_(_float32(steps, raw, torch.empty(raw.shape, device=raw.device), slice(None)))
 
 
 def _float32(
@@ -65,7 +80,8 @@ def _value(step: Step, channels: slice, device: torch.device) -> float | torch.T
 
 @functools.lru_cache(maxsize=64)
 def _tensor(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
+    numbers = torch.tensor(values, dtype=torch.float32, device=device)
+    return numbers[0] if len(values) == 1 else numbers.view(-1, 1, 1)
 
 
 def _check(steps: Sequence[Step], raw: torch.Tensor, out: torch.Tensor) -> None:
@@ -75,12 +91,13 @@ def _check(steps: Sequence[Step], raw: torch.Tensor, out: torch.Tensor) -> None:
         )
     if len(steps) > MAX_STEPS:
         raise BatchError(f"raw pixels: got {len(steps)} steps, wanted at most {MAX_STEPS}")
+    channels = raw.shape[-3] if raw.ndim >= 3 else 1
     for at, step in enumerate(steps):
         found = step.values
-        if step.op not in _OPS or len(found) not in (1, raw.shape[-3]):
+        if step.op not in _OPS or len(found) not in (1, channels):
             raise BatchError(
                 f"raw pixels, steps[{at}]: got {step.op!r} with {len(found)} numbers, wanted one "
-                f"of {', '.join(_OPS)} with 1 or {raw.shape[-3]}"
+                f"of {', '.join(_OPS)} with 1 or {channels}"
             )
         if not all(map(math.isfinite, found)) or (step.op == "div" and 0 in found):
             raise BatchError(

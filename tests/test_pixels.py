@@ -78,3 +78,19 @@ def test_steps_cross_the_wire_with_every_bit() -> None:
     sent = Carrier((Step("sub", (122.39999389648438, 114.75, 102.0)), Step("div", (1 / 3,))))
     got = Decoder(Carrier).decode(Encoder().encode(sent))
     assert got == sent
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(2520, 768), (2, 2520, 768), (7,), (0, 768)])
+def test_steps_of_one_number_work_on_any_shape(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    patches = (torch.arange(math.prod(shape)) % 256).to(torch.uint8).reshape(shape)
+    steps = (Step("mul", (1 / 255,)), Step("sub", (0.1,)))
+    wanted = (patches.float() * (1 / 255) - 0.1).to(dtype)
+    assert torch.equal(pixels.apply(steps, patches, torch.empty(shape, dtype=dtype)), wanted)
+    apart = torch.empty((*shape, 2), dtype=dtype)[..., 0]  # not contiguous
+    assert torch.equal(pixels.apply(steps, patches, apart), wanted)
+
+
+def test_a_number_for_each_channel_needs_channels() -> None:
+    with pytest.raises(BatchError, match=r"got 'sub' with 3 numbers, wanted one of .* with 1 or 1"):
+        pixels.apply((Step("sub", (1.0, 2.0, 3.0)),), raw()[0], torch.empty((32, 48)))

@@ -9,38 +9,66 @@ checkpoint, and notices a release that computes in another way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from mmlab import pixels
+from mmlab.errors import BatchError
 from mmlab.pixels import Step
 
 if TYPE_CHECKING:
-    from transformers import Gemma3ImageProcessor, Gemma3ImageProcessorPil
+    from transformers import (
+        Gemma3ImageProcessor,
+        Gemma3ImageProcessorPil,
+        Gemma4ImageProcessor,
+        Gemma4VideoProcessor,
+    )
 
-    ImageProcessor = Gemma3ImageProcessor | Gemma3ImageProcessorPil
+    Gemma3Images = Gemma3ImageProcessor | Gemma3ImageProcessorPil
+    Settings = Gemma3Images | Gemma4ImageProcessor | Gemma4VideoProcessor
+
+AS_IT_IS: Final = {"do_resize": False}
+RAW: Final = {"do_rescale": False, "do_normalize": False}
+_NOTHING: Final = {"sub": 0.0, "div": 1.0, "mul": 1.0}
 
 
-def steps_of(processor: ImageProcessor) -> tuple[Step, ...] | None:
+def steps_of(processor: Gemma3Images) -> tuple[Step, ...] | None:
     """The processor's own rescaling and normalization; None where no known steps give its bits."""
-    side = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    image = np.repeat(side[:, :, None], 3, axis=2)
+    image = all_values(16)
     raw = torch.from_numpy(image).permute(2, 0, 1).contiguous()
+    return steps_between(processor, lambda: raw, lambda: one_image(processor, image, **AS_IT_IS))
+
+
+def steps_between(
+    processor: Settings, raw: Callable[[], torch.Tensor], wanted: Callable[[], torch.Tensor]
+) -> tuple[Step, ...] | None:
+    """The steps from `raw` to `wanted`, which the processor makes of an image of all values."""
     try:
         # Where it does neither, it gives uint8, and the model gets 0 to 255 as floats.
         with np.errstate(all="ignore"):
-            wanted = one_image(processor, image, do_resize=False).to(torch.float32)
+            before, after = raw(), wanted().to(torch.float32)
         for steps in _candidates(processor):
-            if torch.equal(pixels.apply(steps, raw, torch.empty(raw.shape)), wanted):
+            try:
+                found = pixels.apply(steps, before, torch.empty(before.shape))
+            except BatchError:  # a number for each channel, where channels lie side by side
+                continue
+            if torch.equal(found, after):
                 return steps
     except (ValueError, RuntimeError):  # a deviation of 0, two means for three channels
         return None
     return None
 
 
-def one_image(processor: ImageProcessor, image: np.ndarray, **changes: bool) -> torch.Tensor:
+def all_values(side: int) -> npt.NDArray[np.uint8]:
+    """(side, side, 3), at least 16 x 16: every value of every channel."""
+    one = (np.arange(side * side) % 256).astype(np.uint8).reshape(side, side)
+    return np.repeat(one[:, :, None], 3, axis=2)
+
+
+def one_image(processor: Gemma3Images, image: np.ndarray, **changes: bool) -> torch.Tensor:
     """(h, w, 3) uint8 -> (3, size, size), with settings of the processor changed for this call.
 
     One at a time: temporaries stay as small as one image, where a call with many of them holds the
@@ -51,14 +79,14 @@ def one_image(processor: ImageProcessor, image: np.ndarray, **changes: bool) -> 
     return torch.as_tensor(outputs["pixel_values"][0])
 
 
-def described(processor: ImageProcessor) -> str:
+def described(processor: Settings) -> str:
     """Its settings of rescaling and normalization, for an error."""
     names = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std")
     said = ", ".join(f"{name} {getattr(processor, name)}" for name in names)
     return f"{type(processor).__name__} with {said}"
 
 
-def _candidates(processor: ImageProcessor) -> Iterator[tuple[Step, ...]]:
+def _candidates(processor: Settings) -> Iterator[tuple[Step, ...]]:
     """Ways to compute it, in the order of their speed."""
     rescale: list[tuple[Step, ...]] = [()]
     normalize: tuple[Step, ...] = ()
@@ -75,7 +103,9 @@ def _candidates(processor: ImageProcessor) -> Iterator[tuple[Step, ...]]:
 
 
 def _normalize(mean: torch.Tensor, std: torch.Tensor) -> tuple[Step, ...]:
-    return Step("sub", _values(mean)), Step("div", _values(std))
+    steps = Step("sub", _values(mean)), Step("div", _values(std))
+    # A mean of 0 and a deviation of 1 change no bit, and cost a pass.
+    return tuple(step for step in steps if step.values != (_NOTHING[step.op],))
 
 
 def _values(numbers: torch.Tensor) -> tuple[float, ...]:
