@@ -6,6 +6,7 @@ model's vocabulary with `<unused..>`, because a model with random weights produc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ UNK_ID: Final = 259
 BOI_ID: Final = 260
 IMAGE_ID: Final = 261
 EOI_ID: Final = 262
+BOA_ID: Final = 263  # from here on of models that also hear and see videos
+AUDIO_ID: Final = 264
+EOA_ID: Final = 265
+VIDEO_ID: Final = 266
 
 SPECIAL: Final[dict[str, int]] = {
     "<pad>": PAD_ID,
@@ -28,6 +33,13 @@ SPECIAL: Final[dict[str, int]] = {
     "<start_of_image>": BOI_ID,
     "<image_soft_token>": IMAGE_ID,
     "<end_of_image>": EOI_ID,
+}
+# Attribute of the tokenizer -> token and id. transformers gives the video's token its name.
+AUDIO_VIDEO: Final[dict[str, tuple[str, int]]] = {
+    "boa_token": ("<start_of_audio>", BOA_ID),
+    "audio_token": ("<audio_soft_token>", AUDIO_ID),
+    "eoa_token": ("<end_of_audio>", EOA_ID),
+    "video_token": ("<|video|>", VIDEO_ID),
 }
 
 
@@ -41,12 +53,18 @@ def byte_alphabet() -> list[str]:
     return [chr(byte if byte in printable else next(spare)) for byte in range(256)]
 
 
-def byte_level_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
-    """A fast tokenizer of `vocab_size` ids: bytes, the special tokens above, unused ones."""
+def byte_level_tokenizer(
+    vocab_size: int, more: Mapping[str, tuple[str, int]] | None = None
+) -> PreTrainedTokenizerFast:
+    """A fast tokenizer of `vocab_size` ids: bytes, the special tokens above, unused ones.
+
+    `more`: special tokens besides, whose ids follow those above: attribute -> (token, id).
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    vocab = dict(SPECIAL)
+    more = more or {}
+    vocab = dict(SPECIAL) | dict(more.values())
     vocab.update((char, FIRST_BYTE_ID + byte) for byte, char in enumerate(byte_alphabet()))
     vocab.update((f"<unused{index}>", index) for index in range(len(vocab), vocab_size))
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))
@@ -67,5 +85,6 @@ def byte_level_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
             "boi_token": "<start_of_image>",
             "image_token": "<image_soft_token>",
             "eoi_token": "<end_of_image>",
+            **{attribute: token for attribute, (token, _) in more.items()},
         },
     )

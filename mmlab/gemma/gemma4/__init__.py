@@ -1,0 +1,5 @@
+"""Gemma 4: images and frames in their own aspect ratio, and sound, before the text."""
+
+from mmlab.gemma.gemma4.frontend_making import frontend
+
+__all__ = ["frontend"]
