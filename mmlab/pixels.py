@@ -81,7 +81,7 @@ def _value(step: Step, channels: slice, device: torch.device) -> float | torch.T
 @functools.lru_cache(maxsize=64)
 def _tensor(values: tuple[float, ...], device: torch.device) -> torch.Tensor:
     numbers = torch.tensor(values, dtype=torch.float32, device=device)
-    return numbers[0] if len(values) == 1 else numbers.view(-1, 1, 1)
+    return numbers if len(values) == 1 else numbers.view(-1, 1, 1)
 
 
 def _check(steps: Sequence[Step], raw: torch.Tensor, out: torch.Tensor) -> None:
