@@ -14,7 +14,6 @@ from mmlab.bench.checks import DeliveryError
 from mmlab.bench.media import Media
 from mmlab.bench.media.tensors import items_of
 from mmlab.bench.spec import ECHO, TrialSpec
-from mmlab.errors import UsageError
 from mmlab.pipeline import Pipeline, Reply
 from mmlab.pipeline.checksum import checksum_items
 from mmlab.pipeline.settings import PAYLOADS
@@ -50,11 +49,15 @@ class ProcessorSender:
 
     def prepare(self, prompt: str, media: Media) -> Prepared:
         """Nothing to do ahead: the processor belongs to the request's time."""
-        if media.videos or media.audios:  # never a shorter request in its place
-            raise UsageError("Pipeline.submit takes images only: use --model echo for other media")
 
         def submit(max_new_tokens: int) -> Future[Reply]:
-            return self._pipeline.submit(prompt, images=media.images, max_new_tokens=max_new_tokens)
+            return self._pipeline.submit(
+                prompt,
+                images=media.images,
+                videos=media.videos,
+                audios=media.audios,
+                max_new_tokens=max_new_tokens,
+            )
 
         return Prepared(submit)
 

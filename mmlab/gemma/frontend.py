@@ -128,7 +128,7 @@ class FrontendModel(ABC):
             if marker in prompt:
                 raise UsageError(
                     f"prompt: contains {marker!r} at character {prompt.index(marker)}, wanted text"
-                    " only: images go in by images= and stand before the text"
+                    " only: images go in by images= (videos=, audios=) and stand before the text"
                 )
         try:
             prompt.encode()
