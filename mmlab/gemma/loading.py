@@ -15,7 +15,7 @@ from typing import Final
 import torch
 
 from mmlab.errors import UsageError
-from mmlab.gemma import gemma3
+from mmlab.gemma import gemma3, gemma4
 from mmlab.gemma.checkpoint import family_of, locate
 from mmlab.gemma.engine import EngineModel
 from mmlab.gemma.frontend import FrontendModel
@@ -30,7 +30,10 @@ class Family:
     engine: Callable[[str, Preset | Path, torch.device, torch.dtype, int], EngineModel]
 
 
-FAMILIES: Final[dict[str, Family]] = {"gemma3": Family(gemma3.frontend, gemma3.engine)}
+FAMILIES: Final[dict[str, Family]] = {
+    "gemma3": Family(gemma3.frontend, gemma3.engine),
+    "gemma4": Family(gemma4.frontend, gemma4.engine),
+}
 NEEDED: Final = ("transformers", "torchvision", "PIL")
 
 

@@ -81,7 +81,7 @@ def test_a_checkpoint_in_bfloat16_is_the_preset_in_bfloat16(saved: Path) -> None
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "siglip", None])
 def test_another_family_is_refused_by_name(broken: Path, family: str | None) -> None:
     edit(broken / "config.json", model_type=family)
-    match = rf"model '.*broken': is a {family!r} checkpoint, supported are: gemma3$"
+    match = rf"model '.*broken': is a {family!r} checkpoint, supported are: gemma3, gemma4$"
     for load in (load_frontend, lambda name: load_engine(name, "cpu")):
         with pytest.raises(UsageError, match=match):
             load(str(broken))
@@ -134,7 +134,7 @@ def test_unknown_names_are_refused_with_the_known_ones(tmp_path: Path) -> None:
     ):
         load_frontend("gemma3-tini")
     with pytest.raises(
-        UsageError, match=r"unknown model '': known: gemma3-tiny, a directory, a hub"
+        UsageError, match=r"unknown model '': known: gemma3-tiny, gemma4-tiny, .*a directory, a hub"
     ):
         load_engine("", "cpu")
     with pytest.raises(UsageError, match=r"unknown model 'a/b/c'"):

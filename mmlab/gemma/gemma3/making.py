@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from mmlab.errors import UsageError
-from mmlab.gemma.checkpoint import quiet, readable
+from mmlab.gemma.checkpoint import readable
 from mmlab.gemma.gemma3.dims import image_size
 from mmlab.gemma.gemma3.model import Gemma3Engine
 from mmlab.gemma.gemma3.processor import Gemma3Frontend
@@ -22,11 +23,11 @@ from mmlab.gemma.tokenizer import (
     PAD_ID,
     byte_level_tokenizer,
 )
+from mmlab.gemma.weights import draw, draw_in_place, placed, read
 
 if TYPE_CHECKING:
     from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
-ATTENTION: Final = "sdpa"  # fused kernels on CPU and GPU that take the mask of the image blocks
 # A new Gemma 3 has zeros in this projection: it would answer every image alike.
 PROJECTOR_STD: Final = 0.2
 
@@ -61,17 +62,16 @@ def frontend(name: str, source: Preset | Path) -> Gemma3Frontend:
 def engine(
     name: str, source: Preset | Path, device: torch.device, dtype: torch.dtype, seed: int
 ) -> Gemma3Engine:
-    """The model on its device. `seed` is for presets, whose weights are the same on any device."""
-    if isinstance(source, Preset):
-        model = preset_model(source, seed)
-        # Parameters only: rotary frequencies are buffers, and lose their meaning in bfloat16.
-        for parameter in model.parameters():
-            parameter.data = parameter.data.to(dtype)
+    """The model on its device. `seed` is for presets; weights of the tiny one are the same on any
+    device, those of a large one are drawn where it lives."""
+    from transformers import Gemma3ForConditionalGeneration
+
+    if isinstance(source, Path):
+        model = placed(read(Gemma3ForConditionalGeneration, name, source, dtype), device)
+    elif source.large:
+        model = draw_in_place(name, partial(preset_model, source), device, dtype, seed)
     else:
-        model = _checkpoint_model(name, source, dtype)
-    model.set_attn_implementation(ATTENTION)
-    module: torch.nn.Module = model
-    module.to(device)
+        model = draw(partial(preset_model, source), device, dtype, seed)
     return Gemma3Engine(name, model)
 
 
@@ -80,15 +80,15 @@ def preset_config(preset: Preset) -> Gemma3Config:
     from transformers import Gemma3Config
 
     return Gemma3Config(
-        # Tied embeddings would make the replies to different images alike.
         text_config={
             **preset.text,
+            **preset.text_settings,
             "vocab_size": preset.vocab_size,
             "max_position_embeddings": preset.max_length,
             "pad_token_id": PAD_ID,
             "eos_token_id": EOS_ID,
             "bos_token_id": BOS_ID,
-            "tie_word_embeddings": False,
+            "tie_word_embeddings": preset.tied,
         },
         vision_config={
             **preset.vision,
@@ -99,40 +99,15 @@ def preset_config(preset: Preset) -> Gemma3Config:
         boi_token_index=BOI_ID,
         eoi_token_index=EOI_ID,
         image_token_index=IMAGE_ID,
-        tie_word_embeddings=False,
+        tie_word_embeddings=preset.tied,
     )
 
 
-def preset_model(preset: Preset, seed: int) -> Gemma3ForConditionalGeneration:
-    """Random weights, float32 on the CPU. The global random state is left as it was."""
+def preset_model(preset: Preset) -> Gemma3ForConditionalGeneration:
+    """Random weights, on the default device and in the default dtype."""
     from transformers import Gemma3ForConditionalGeneration
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Gemma3ForConditionalGeneration(preset_config(preset))
-        projection = model.model.multi_modal_projector.mm_input_projection_weight
-        torch.nn.init.normal_(projection, std=PROJECTOR_STD)
-    return model
-
-
-def _checkpoint_model(
-    name: str, source: Path, dtype: torch.dtype
-) -> Gemma3ForConditionalGeneration:
-    from transformers import Gemma3ForConditionalGeneration
-
-    with readable(name), quiet():
-        loaded = Gemma3ForConditionalGeneration.from_pretrained(
-            source,
-            dtype=dtype,
-            use_safetensors=True,  # the other format of weights is a pickle
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    model, info = cast("tuple[Gemma3ForConditionalGeneration, dict[str, list[str]]]", loaded)
-    missing = sorted(info["missing_keys"])
-    if missing:  # transformers would fill them with random numbers
-        raise UsageError(
-            f"model {name!r}: {len(missing)} of its weights are not in the checkpoint,"
-            f" the first is {missing[0]}"
-        )
+    model = Gemma3ForConditionalGeneration(preset_config(preset))
+    projection = model.model.multi_modal_projector.mm_input_projection_weight
+    torch.nn.init.normal_(projection, std=PROJECTOR_STD)
     return model
