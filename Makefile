@@ -24,7 +24,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fuzz soak format bench kills peer notebooks lab clean distclean stale
+.PHONY: help setup run test check fuzz soak format bench gpu-check kills peer notebooks lab clean distclean stale
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -55,6 +55,9 @@ format: $(STAMP) ## let ruff format the code and mend what it can
 
 bench: $(STAMP) ## the main job at full size (long; ARGS= for mmlab run)
 	$(BIN)/mmlab run --full $(ARGS)
+
+gpu-check: $(STAMP) ## on a machine with a GPU: what the package promises about it, in four minutes (ARGS="--out FILE")
+	$(BIN)/mmlab bench gpu $(ARGS)
 
 kills: $(STAMP) ## SIGKILL at every stage, 20 times each, some with a model (an hour or more; ARGS= for mmlab bench kills)
 	$(BIN)/mmlab bench kills --out runs/kills $(ARGS)

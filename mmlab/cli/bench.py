@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from mmlab.cli import staging
+from mmlab.cli.gpu import gpu
 from mmlab.cli.keeping import keep
 from mmlab.cli.options import AsJson, Out, Peer, PeerPython, Seed, make_folder
 from mmlab.cli.tables import table
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Measure one part on its own, beside what others do and what is possible.")
 app.command("staging")(staging.staging)
+app.command("gpu")(gpu)
 
 
 @app.command("wire")
