@@ -126,9 +126,10 @@ PRESETS: Final[dict[str, Preset]] = {
     # 5.1 billion parameters, 2.8 of them in embeddings. Layers, hidden_size, both widths of the
     # FFN (the layers that share keys and values have twice the width), heads of 256 and 512, four
     # sliding layers before a global one, window and soft cap: google/gemma.cpp, pull request 919.
-    # vision and audio: transformers' defaults, which are said to be this checkpoint's; the width of
-    # the audio output is the text's hidden_size in them. Not found in writing: one key and value
-    # head, and 20 layers that share; the published 5.1 billion fit them (a test counts).
+    # The 8 heads, and 1 of keys and values: https://apxml.com/models/gemma-4-e2b. vision and audio:
+    # transformers' defaults, whose docstrings name this checkpoint; the width of the audio output
+    # is the text's hidden_size in them. Not found in writing: that the last 20 layers share. The
+    # published 5.1 billion fit (a test counts); no copy of the configuration is at hand here.
     "gemma4-e2b": Preset(
         family="gemma4",
         text={
