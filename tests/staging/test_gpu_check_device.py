@@ -3,8 +3,6 @@ pass on staging as it is, and fail on a device that breaks what they check."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from staging_fakes import FakeDevice, FakeStream
@@ -97,7 +95,7 @@ def test_a_host_device_never_counts_as_pinned() -> None:
 class SmallEncoder:
     """Counts the images it gets; 16 x 16 pixels each."""
 
-    dims = SimpleNamespace(image_size=16)
+    image_size = 16
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, ...]] = []

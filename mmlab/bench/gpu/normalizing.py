@@ -13,6 +13,7 @@ from mmlab.bench.gpu.findings import Finding
 from mmlab.pixels import Step
 
 MAX_ULP = 1
+MODELS = ("gemma3-tiny", "gemma4-tiny")
 # The steps that give the bits of each image processor: Gemma 3's and Gemma 4's, both backends.
 STEPS = {
     "Gemma 3, torchvision": (Step("sub", (127.5,)), Step("div", (127.5,))),
@@ -23,15 +24,16 @@ STEPS = {
 
 
 def normalized(context: Context) -> Iterator[Finding]:
-    """All 256 values in three channels; then what the processor of the tiny preset says itself."""
+    """All 256 values in three channels; then what the processors of the tiny presets say."""
     for name, steps in STEPS.items():
         yield _judge(context, name, steps)
     from mmlab.gemma import load_frontend
 
     image = np.zeros((28, 28, 3), np.uint8)
-    told = load_frontend("gemma3-tiny").process("", [image], payload=torch.uint8).steps
-    if told is not None:
-        yield _judge(context, "gemma3-tiny's own", told["image"])
+    for model in MODELS:
+        told = load_frontend(model).process("", [image], payload=torch.uint8).steps
+        for steps in (told or {}).values():
+            yield _judge(context, f"{model}'s own", steps)
 
 
 def _judge(context: Context, name: str, steps: tuple[Step, ...]) -> Finding:
