@@ -12,8 +12,6 @@ from mmlab.errors import UsageError
 
 GEMMA3: Final = "gemma3"
 _ALL: Final = ("image", "video", "audio")
-_TAKEN: Final = {ECHO: _ALL, GEMMA3: ("image",), "gemma4": _ALL}
-_CHECKPOINT: Final = {GEMMA3: "a Gemma 3 checkpoint", "gemma4": "a Gemma 4 checkpoint"}
 
 
 @functools.cache
@@ -36,7 +34,7 @@ def family_of(model: str) -> str:
 
 def check_modalities(workload: str, requests: Iterable[Request], model: str) -> None:
     """UsageError, with the models that can, where the workload has what the model does not take."""
-    taken = _TAKEN.get(family_of(model), ("image",))
+    taken = _taken(family_of(model))
     carried = {modality for request in requests for modality in request.modalities}
     missing = [modality for modality in _ALL if modality in carried and modality not in taken]
     if missing:
@@ -47,11 +45,16 @@ def check_modalities(workload: str, requests: Iterable[Request], model: str) -> 
         )
 
 
+def _taken(family: str) -> tuple[str, ...]:
+    from mmlab.gemma.loading import FAMILIES
+
+    return _ALL if family == ECHO else FAMILIES[family].modalities
+
+
 def _able(carried: set[str]) -> list[str]:
     from mmlab.gemma.loading import FAMILIES
     from mmlab.gemma.presets import PRESETS
 
-    able = {family for family, taken in _TAKEN.items() if carried <= set(taken)}
+    able = [name for name, family in FAMILIES.items() if carried <= set(family.modalities)]
     presets = [name for name, preset in PRESETS.items() if preset.family in able]
-    checkpoints = [_CHECKPOINT[family] for family in FAMILIES if family in able & {*_CHECKPOINT}]
-    return [*presets, *checkpoints, ECHO]
+    return [*presets, *(f"a {name} checkpoint" for name in able), ECHO]

@@ -1,9 +1,9 @@
 """Gemma models at both ends of the journey: the processor in the frontend, the model in the engine.
 
 `load_frontend` gives the real image processor and tokenizer and builds no model; `load_engine`
-gives the real model. Both take a preset (random weights by seed, real
-architecture, real input sizes) or a checkpoint of a known family. transformers is imported by
-these two calls, not by this package.
+gives the real model. Both take a preset (random weights by seed, real architecture, real input
+sizes) or a checkpoint of a known family. transformers is imported by these two calls, not by this
+package.
 """
 
 from mmlab.gemma.engine import EngineModel, Generation

@@ -10,7 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import torch
@@ -41,19 +41,18 @@ class Processed:
     mm: KwargsItems  # of all modalities, on the CPU; pixels in the payload's dtype
     num_images: int
     seconds: float
-    steps: Steps | None = field(default=None)  # for the engine to do, where pixels are uint8
+    steps: Steps | None = None  # for the engine to do, where pixels are uint8
 
 
 class FrontendModel(ABC):
     """Processor and tokenizer of one model. `process` and `decode` may be called by any thread."""
-
-    modalities: tuple[str, ...] = ("image",)
 
     def __init__(
         self, name: str, tokenizer: Tokenizer, dims: Dims, markers: Sequence[str], described: str
     ) -> None:
         self.name = name
         self.dims = dims
+        self.modalities = tuple(m for m in ("image", "video", "audio") if m in dims.placeholders)
         self.image_processor = described  # which one makes the data
         self._tokenizer = tokenizer
         self._markers = tuple(markers)  # special tokens that a prompt must not bring along

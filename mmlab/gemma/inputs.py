@@ -7,7 +7,7 @@ where there is one, and lets every plan fill its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -39,7 +39,7 @@ class Planned:
     fields: Mapping[str, FieldConfig]
     fill: Callable[[Mapping[str, torch.Tensor]], Outputs]
     steps: tuple[Step, ...] | None = None  # for the engine to do, where pixels are sent as uint8
-    token_ids: Sequence[int] = field(default=())  # in place of `text`, for what no tokenizer knows
+    token_ids: Sequence[int] = ()  # in place of `text`, for what no tokenizer knows
 
 
 def listed(name: str, values: object) -> list[object]:

@@ -24,15 +24,17 @@ from mmlab.gemma.presets import PRESETS, Preset
 
 @dataclass(frozen=True)
 class Family:
-    """How the models of one family are made, from a preset or from a checkpoint directory."""
+    """How the models of one family are made, from a preset or from a checkpoint directory, and
+    what they take (a checkpoint may lack one of these: its frontend says so)."""
 
     frontend: Callable[[str, Preset | Path], FrontendModel]
     engine: Callable[[str, Preset | Path, torch.device, torch.dtype, int], EngineModel]
+    modalities: tuple[str, ...]
 
 
 FAMILIES: Final[dict[str, Family]] = {
-    "gemma3": Family(gemma3.frontend, gemma3.engine),
-    "gemma4": Family(gemma4.frontend, gemma4.engine),
+    "gemma3": Family(gemma3.frontend, gemma3.engine, ("image",)),
+    "gemma4": Family(gemma4.frontend, gemma4.engine, ("image", "video", "audio")),
 }
 NEEDED: Final = ("transformers", "torchvision", "PIL")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -16,6 +17,7 @@ import torch
 
 from mmlab.errors import UsageError
 from mmlab.gemma.checkpoint import quiet, readable
+from mmlab.gemma.presets import Preset
 from mmlab.measure.capacity import available_nbytes, gib_text
 
 if TYPE_CHECKING:
@@ -26,6 +28,25 @@ M = TypeVar("M", bound="PreTrainedModel")
 # Fused kernels on CPU and GPU that take the mask of the image blocks. The encoder of sound has its
 # own blocked attention and no other.
 ATTENTION: Final = dict.fromkeys(("", "text_config", "vision_config"), "sdpa")
+
+
+def made(
+    family: type[M],
+    draw_preset: Callable[[Preset], M],
+    name: str,
+    source: Preset | Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int,
+) -> M:
+    """The model on its device. `seed` is for presets; weights of a tiny one are the same on any
+    device, those of a large one are drawn where it lives."""
+    if isinstance(source, Path):
+        return placed(read(family, name, source, dtype), device)
+    make = partial(draw_preset, source)
+    if source.large:
+        return draw_in_place(name, make, device, dtype, seed)
+    return draw(make, device, dtype, seed)
 
 
 def draw(make: Callable[[], M], device: torch.device, dtype: torch.dtype, seed: int) -> M:

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from mmlab.pipeline.arguments import wait_seconds
 from mmlab.pipeline.asynchronous import reply_of
@@ -19,46 +19,33 @@ if TYPE_CHECKING:
     from mmlab.gemma import Image
 
 
+class Asked(TypedDict, total=False):
+    """What a request may have besides its prompt, as `Pipeline.submit` explains it."""
+
+    images: Sequence[Image]
+    videos: Sequence[object]
+    audios: Sequence[object]
+    prompt_embeds: torch.Tensor | None
+    max_new_tokens: int
+
+
 class Asking(ABC):
     """Gives whoever can `submit` the two ways to wait."""
 
     @abstractmethod
     def submit(
-        self,
-        prompt: str,
-        *,
-        images: Sequence[Image] = (),
-        videos: Sequence[object] = (),
-        audios: Sequence[object] = (),
-        prompt_embeds: torch.Tensor | None = None,
-        max_new_tokens: int = 8,
-        timeout: float | None = None,
+        self, prompt: str, *, timeout: float | None = None, **asked: Unpack[Asked]
     ) -> Future[Reply]:
         """Send one request."""
 
     def generate(
-        self,
-        prompt: str,
-        *,
-        images: Sequence[Image] = (),
-        videos: Sequence[object] = (),
-        audios: Sequence[object] = (),
-        prompt_embeds: torch.Tensor | None = None,
-        max_new_tokens: int = 8,
-        timeout: float | None = None,
+        self, prompt: str, *, timeout: float | None = None, **asked: Unpack[Asked]
     ) -> Reply:
-        """`submit` and wait. After `timeout` seconds in all: TimeoutError, and it is cancelled."""
+        """`submit` and wait; takes what that takes. After `timeout` seconds in all: TimeoutError,
+        and it is cancelled."""
         timeout = wait_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
-        future = self.submit(
-            prompt,
-            images=images,
-            videos=videos,
-            audios=audios,
-            prompt_embeds=prompt_embeds,
-            max_new_tokens=max_new_tokens,
-            timeout=timeout,
-        )
+        future = self.submit(prompt, timeout=timeout, **asked)
         try:
             return future.result(None if deadline is None else deadline - time.monotonic())
         except BaseException:
@@ -66,26 +53,9 @@ class Asking(ABC):
             raise
 
     async def agenerate(
-        self,
-        prompt: str,
-        *,
-        images: Sequence[Image] = (),
-        videos: Sequence[object] = (),
-        audios: Sequence[object] = (),
-        prompt_embeds: torch.Tensor | None = None,
-        max_new_tokens: int = 8,
-        timeout: float | None = None,
+        self, prompt: str, *, timeout: float | None = None, **asked: Unpack[Asked]
     ) -> Reply:
         """`generate` for asyncio. Nothing here blocks the event loop; cancelling the task cancels
         the request, also while it still waits for room."""
-        submit = functools.partial(
-            self.submit,
-            prompt,
-            images=images,
-            videos=videos,
-            audios=audios,
-            prompt_embeds=prompt_embeds,
-            max_new_tokens=max_new_tokens,
-            timeout=timeout,
-        )
+        submit = functools.partial(self.submit, prompt, timeout=timeout, **asked)
         return await reply_of(submit, wait_seconds("timeout", timeout))

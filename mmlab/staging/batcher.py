@@ -1,9 +1,9 @@
 """PinnedBatcher: items in, batches on the device out, with one CPU copy of every byte or none.
 
 Plan, acquire, write, copy, event: the shape of the batch is known first, so every elem is written
-once, straight into its place in staging memory (vLLM #19169; stack and pin afterwards, mode
-`pin-after`, is there to be measured against). The
-copy runs on a stream of its own, and its event decides when the staging memory may be filled again.
+once, straight into its place in staging memory (vLLM #19169; stacking and pinning afterwards, mode
+`pin-after`, is there to be measured against). The copy runs on a stream of its own, and its event
+decides when the staging memory may be filled again.
 
 Memory is acquired in one piece for all that must be held together: nobody waits for a second
 buffer while holding a first. On a GPU that is one batch, since its memory comes back by itself

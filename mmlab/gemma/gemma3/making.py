@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +22,7 @@ from mmlab.gemma.tokenizer import (
     PAD_ID,
     byte_level_tokenizer,
 )
-from mmlab.gemma.weights import draw, draw_in_place, placed, read
+from mmlab.gemma.weights import made
 
 if TYPE_CHECKING:
     from transformers import Gemma3Config, Gemma3ForConditionalGeneration
@@ -62,16 +61,10 @@ def frontend(name: str, source: Preset | Path) -> Gemma3Frontend:
 def engine(
     name: str, source: Preset | Path, device: torch.device, dtype: torch.dtype, seed: int
 ) -> Gemma3Engine:
-    """The model on its device. `seed` is for presets; weights of the tiny one are the same on any
-    device, those of a large one are drawn where it lives."""
+    """The model on its device; see `weights.made`."""
     from transformers import Gemma3ForConditionalGeneration
 
-    if isinstance(source, Path):
-        model = placed(read(Gemma3ForConditionalGeneration, name, source, dtype), device)
-    elif source.large:
-        model = draw_in_place(name, partial(preset_model, source), device, dtype, seed)
-    else:
-        model = draw(partial(preset_model, source), device, dtype, seed)
+    model = made(Gemma3ForConditionalGeneration, preset_model, name, source, device, dtype, seed)
     return Gemma3Engine(name, model)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +21,7 @@ from mmlab.gemma.tokenizer import (
     PAD_ID,
     VIDEO_ID,
 )
-from mmlab.gemma.weights import draw, draw_in_place, placed, read
+from mmlab.gemma.weights import made
 
 if TYPE_CHECKING:
     from transformers import Gemma4Config, Gemma4ForConditionalGeneration
@@ -35,16 +34,10 @@ POSITION_STD: Final = 0.02
 def engine(
     name: str, source: Preset | Path, device: torch.device, dtype: torch.dtype, seed: int
 ) -> Gemma4Engine:
-    """The model on its device. `seed` is for presets; weights of the tiny one are the same on any
-    device, those of a large one are drawn where it lives."""
+    """The model on its device; see `weights.made`."""
     from transformers import Gemma4ForConditionalGeneration
 
-    if isinstance(source, Path):
-        model = placed(read(Gemma4ForConditionalGeneration, name, source, dtype), device)
-    elif source.large:
-        model = draw_in_place(name, partial(preset_model, source), device, dtype, seed)
-    else:
-        model = draw(partial(preset_model, source), device, dtype, seed)
+    model = made(Gemma4ForConditionalGeneration, preset_model, name, source, device, dtype, seed)
     return Gemma4Engine(name, model)
 
 

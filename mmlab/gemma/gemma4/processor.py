@@ -48,7 +48,6 @@ class Gemma4Frontend(FrontendModel):
             [marker for marker in (*markers, processor.video_token) if marker],
             f"{type(images).__name__} ({images.backend}), transformers {transformers.__version__}",
         )
-        self.modalities = tuple(m for m in ("image", "video", "audio") if m in dims.placeholders)
         self.processor = processor
         self._images = Patches(images)
         self._videos = Patches(processor.video_processor)
