@@ -108,7 +108,7 @@ def _memory() -> Check:
 
 def _copies() -> Check:
     if stream.compiled() is not None:
-        return Check("large copies", "ok", "past the caches, into an arena")
+        return Check("large copies", "ok", "past the caches, into an arena or a batch")
     return Check(
         "large copies", "limited", "by NumPy, 1.5 times as long; pip install 'mmlab[fast]'"
     )

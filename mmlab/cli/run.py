@@ -41,8 +41,9 @@ def run(
         str,
         typer.Option(
             metavar="NAME|DIR",
-            help="gemma3-tiny (random weights, real image sizes), echo (no model: delivery only), "
-            "or a Gemma 3 checkpoint: its folder or hub id.",
+            help="gemma3-tiny or gemma4-tiny (random weights, real image sizes; the second takes "
+            "video and audio too), gemma3-4b or gemma4-e2b (real dimensions, for a GPU), echo (no "
+            "model: delivery only), or a Gemma 3 or 4 checkpoint: its folder or hub id.",
         ),
     ] = defaults.MODEL,
     scale: Annotated[
@@ -105,11 +106,12 @@ def run(
 ) -> None:
     """The main job: send photographs to a model in another process, with every strategy.
 
-    Each strategy carries the same images from a frontend process (Gemma 3's own image processor,
-    896 x 896) to an engine process (Gemma 3, random weights). Measured are latency, the time of
-    every stage, images a second, and peak memory as multiples of the payload. The job fails unless
-    all strategies of one payload dtype deliver the same bytes and get the same tokens; tokens that
-    another dtype changes are counted.
+    Each strategy carries the same inputs from a frontend process (the model's own image processor,
+    and those of video and audio) to an engine process (the model; by default Gemma 3 with random
+    weights and images of 896 x 896). Measured are latency, the time of every stage, images a
+    second, and peak memory as multiples of the payload. The job fails unless all strategies of one
+    payload dtype deliver the same bytes and get the same tokens; tokens that another dtype changes
+    are counted.
 
     It leaves the executed notebook, report.html, figures and the raw rows in a folder of its own.
 
