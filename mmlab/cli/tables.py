@@ -47,7 +47,7 @@ def overview_table(overview: Sequence[dict[str, object]]) -> str:
     ]
     payload = _megabytes(first["payload_nbytes"])
     notes = (
-        f"latency, delivery: requests of {first['case']} ({payload} of payload), one at a time; in\n"
+        f"latency, delivery: requests of {first['case']} ({payload}), one at a time; in\n"
         "brackets: bootstrap 95 % interval of the median; delivery: median of encode to device.\n"
         "images/s: requests one at a time; at once: images/s with all prompts at once.\n"
     )
