@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from checkout import ROOT, make, python
 
 
@@ -25,6 +26,7 @@ def test_readme_lists_every_notebook() -> None:
     }
 
 
+@pytest.mark.timeout(300)
 def test_readme_code_runs_as_it_stands(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mmlab.arena import Arena, ArenaSink, stream
-from mmlab.cli import doctor
+from mmlab.cli import checkup
 from mmlab.wire import Encoder
 
 pytest.importorskip("llvmlite", reason="an extra: mmlab[fast]")
@@ -53,7 +53,7 @@ def test_without_llvmlite_numpy_copies(monkeypatch: pytest.MonkeyPatch) -> None:
         out = np.zeros(stream.LARGE, np.uint8)
         stream.copy(out, np.ones_like(out))
         assert out.all()
-        (found,) = [check for check in doctor.examine() if check.what == "large copies"]
+        found = checkup._copies()
         assert found.status == "limited"
         assert "mmlab[fast]" in found.found
     finally:

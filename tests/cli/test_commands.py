@@ -9,7 +9,7 @@ import pytest
 
 import mmlab
 from mmlab import notebook
-from mmlab.cli import doctor, main, tables
+from mmlab.cli import checkup, main, tables
 from mmlab.errors import EngineError
 from mmlab.notebook import NotebookError
 
@@ -53,8 +53,8 @@ def test_the_doctor_finds_this_machine_fit(capsys: pytest.CaptureFixture[str]) -
 def test_the_doctor_says_what_is_missing_and_how_to_get_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(doctor._NEEDED, "no_such_package", "models")
-    monkeypatch.setattr(doctor, "available_nbytes", lambda: 1 << 20)
+    monkeypatch.setitem(checkup._NEEDED, "no_such_package", "models")
+    monkeypatch.setattr(checkup, "available_nbytes", lambda: 1 << 20)
     assert main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "missing: no_such_package; pip install 'mmlab[models]'" in out
