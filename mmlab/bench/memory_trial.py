@@ -82,7 +82,8 @@ def one_of_each(spec: TrialSpec, sources: Sources) -> list[Load]:
     )
     found = sorted(workloads.get(spec.workload).requests(spec.scale), key=size)
     requests = list({request.case: request for request in found}.values())
-    return draw(requests, sources, [spec.seed, spec.first_repeat, 0x3E3], spec.first_repeat)
+    loads = draw(requests, sources, [spec.seed, spec.first_repeat, 0x3E3], spec.first_repeat)
+    return [load for load in loads if load.request.case not in spec.without]
 
 
 def memory_rows(

@@ -111,7 +111,7 @@ class _Run:
 
     def trial(self, place: Plan, told: ProgressLog) -> Exception | None:
         """Runs one trial unless memory forbids it; returns what made it fail."""
-        estimate = self._estimate(place)
+        estimate, without = self._fitting(place)
         named = f"{place.strategy}, {_SAID[place.kind]}, block {place.block + 1}"
         start, status, reason = now(), "ok", ""
         told.start(place.order, named)
@@ -125,10 +125,12 @@ class _Run:
                 ),
             )
         else:
-            spec = self._settings.trial(place.strategy, place.kind, place.block)
+            spec = self._settings.trial(place.strategy, place.kind, place.block, without)
             outcome = launch(spec, on_progress=told.step, timeout_s=self._settings.trial_timeout_s)
             if outcome.error is not None:
                 status, reason = "failed", str(outcome.error)
+            elif without:
+                reason = f"left out, would not fit into memory: {', '.join(without)}"
         told.end(status, reason)
         self._keep(outcome)
         self._tables.trials.append(
@@ -147,14 +149,30 @@ class _Run:
         )
         return outcome.error
 
-    def _estimate(self, place: Plan) -> headroom.Estimate:
+    def _fitting(self, place: Plan) -> tuple[headroom.Estimate, tuple[str, ...]]:
+        """What the trial may need, and the cases that it must do without to fit, if it may."""
         workload = workloads.get(self._settings.workload)
+        requests, without = workload.requests(self._settings.scale), list[str]()
+        estimate = self._estimate(place, requests, mix=workload.mix)
+        while self._settings.leave_out and not estimate.fits:
+            largest = max(requests, key=lambda request: request.num_images).case
+            fewer = [request for request in requests if request.case != largest]
+            if not fewer:
+                break
+            requests = fewer
+            without.append(largest)
+            estimate = self._estimate(place, requests, mix=workload.mix)
+        return estimate, tuple(without)
+
+    def _estimate(
+        self, place: Plan, requests: list[workloads.Request], *, mix: bool
+    ) -> headroom.Estimate:
         needed = headroom.needed_nbytes(
             resolve(place.strategy),
-            workload.requests(self._settings.scale),
+            requests,
             max_inflight_nbytes=self._settings.max_inflight_nbytes,
             image_size=self._settings.image_size,
-            mix=workload.mix and place.kind != "memory",
+            mix=mix and place.kind != "memory",
             family=family_of(self._settings.model),
         )
         return headroom.Estimate(needed, available_nbytes())

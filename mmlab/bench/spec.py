@@ -29,6 +29,7 @@ class TrialSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     first_repeat: int = 0
     rounds: int = 1  # of the whole workload, within this trial's processes; each is a repeat
     min_samples: int = 1  # requests of each case in the sequential phase, at least
+    without: tuple[str, ...] = ()  # cases of the workload that are left out
     images: str | None = None
     strict: bool = False
     device: str = "auto"
@@ -64,8 +65,11 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     trial_timeout_s: float = 1800.0
     image_size: int = 896
     keep_going: bool = False  # a failed trial is recorded and the rest still runs
+    leave_out: bool = False  # of a trial that would not fit into memory only the largest cases
 
-    def trial(self, strategy: str, kind: Kind, block: int) -> TrialSpec:
+    def trial(
+        self, strategy: str, kind: Kind, block: int, without: tuple[str, ...] = ()
+    ) -> TrialSpec:
         """The spec of one trial of this run."""
         return TrialSpec(
             strategy=strategy,
@@ -78,6 +82,7 @@ class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             first_repeat=block * self.rounds,
             rounds=self.rounds,
             min_samples=self.min_samples,
+            without=without,
             images=self.images,
             strict=self.strict,
             device=self.device,

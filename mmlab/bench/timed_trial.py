@@ -47,7 +47,8 @@ def measure(
     workload = workloads.get(spec.workload)
     base = workload.requests(spec.scale)
     requests = with_samples(base, spec.min_samples)
-    total = (len(requests) + (len(base) if workload.mix else 0)) * spec.rounds
+    mixed = base if workload.mix else []
+    total = sum(r.case not in spec.without for r in [*requests, *mixed]) * spec.rounds
     done = 0
 
     def tell(load: Load, phase: str, latency_s: float, reply: Reply) -> None:
@@ -58,14 +59,19 @@ def measure(
         emit(Progress(f"{phase} {load.request.case}", done, total))
 
     for repeat in range(spec.first_repeat, spec.first_repeat + spec.rounds):
-        loads = draw(requests, sources, [spec.seed, repeat], repeat)
+        loads = [
+            load
+            for load in draw(requests, sources, [spec.seed, repeat], repeat)
+            if load.request.case not in spec.without
+        ]
         for load in loads:
             prepared = sender.prepare(load.request.prompt, load.media)
             start = now()
             reply = answer(spec, prepared)
             tell(load, "sequential", now() - start, reply)
         if workload.mix:
-            for load, latency_s, reply in at_once(spec, sender, loads[: len(base)]):
+            together = [load for load in loads if load.number < len(base)]
+            for load, latency_s, reply in at_once(spec, sender, together):
                 tell(load, "mix", latency_s, reply)
 
 

@@ -14,7 +14,7 @@ import typer
 from mmlab.bench import workloads
 from mmlab.bench.spec import RunSettings
 from mmlab.bench.validate import parse_strategies
-from mmlab.cli import defaults, job
+from mmlab.cli import defaults, job, pull_requests
 from mmlab.cli.sizes import parse_nbytes
 from mmlab.errors import UsageError
 
@@ -29,23 +29,25 @@ def run(
         ),
     ] = "",
     workload: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME|FILE",
+            show_default=defaults.WORKLOAD,
             help="doc-mix (15 prompts of 4 to 32 images, then all at once), single (1 image a "
             "prompt), multi (4), video, audio, ragged (mixed sizes), many-small (256 thumbnails), "
             "or a file of your own, PATH.toml.",
         ),
-    ] = defaults.WORKLOAD,
+    ] = None,
     model: Annotated[
-        str,
+        str | None,
         typer.Option(
+            show_default=defaults.MODEL,
             metavar="NAME|DIR",
             help="gemma3-tiny or gemma4-tiny (random weights, real image sizes; the second takes "
             "video and audio too), gemma3-4b or gemma4-e2b (real dimensions, for a GPU), echo (no "
             "model: delivery only), or a Gemma 3 or 4 checkpoint: its folder or hub id.",
         ),
-    ] = defaults.MODEL,
+    ] = None,
     scale: Annotated[
         float | None,
         typer.Option(
@@ -55,7 +57,13 @@ def run(
         ),
     ] = None,
     full: Annotated[
-        bool, typer.Option("--full", help="The workload at full size, as --scale 1. Takes long.")
+        bool,
+        typer.Option(
+            "--full",
+            help="Alone: the tables of vLLM #16432 and #19169, doc-mix at full size with echo and "
+            "with gemma3-tiny, beside the published figures; under 25 minutes on 2 cores. With "
+            "--model or --workload: those at full size, as --scale 1.",
+        ),
     ] = False,
     images: Annotated[
         Path | None,
@@ -122,13 +130,16 @@ def run(
         mmlab run --images ~/Pictures --strategies pickle,msgpack --scale 0.25
 
         mmlab run --model echo --full     # delivery alone, 128 images of 9.6 MB
+
+        mmlab run --full                  # the tables of the two pull requests
     """
     if full and scale is not None:
         raise UsageError(f"--full is --scale 1: give it or --scale {scale:g}, not both")
+    tables = full and model is None and workload is None
     settings = RunSettings(
         strategies=parse_strategies(strategies, device),
-        workload=workloads.absolute(workload),
-        model=model,
+        workload=workloads.absolute(workload or defaults.WORKLOAD),
+        model=model or defaults.MODEL,
         scale=1.0 if full else defaults.SCALE if scale is None else scale,
         seed=seed,
         repeats=repeats,
@@ -140,4 +151,9 @@ def run(
         max_inflight_nbytes=parse_nbytes(max_inflight),
         engine_threads=engine_threads,
     )
+    if tables:
+        if parameter:
+            raise UsageError("--parameter is for the notebook, which --full alone does not run")
+        pull_requests.job(settings, strategies, out, as_json=as_json)
+        return
     job.main_job(settings, parameter or [], out, as_json=as_json)

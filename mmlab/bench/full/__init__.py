@@ -1,0 +1,1 @@
+"""The tables of the two pull requests, measured here and set beside what was published."""
